@@ -1,29 +1,27 @@
 """The run that makes the history archives of communities: one for all that we own, and all of their ranges that are
 due.
 
-It first asks which ranges have envelopes that are new to the history, by their keys, and plans (`community_plan`). Then
-each range is encoded by a task, which writes its archives to a scratch file (`community_encoding`). The driver appends
-these to each community's `data`, in the order of time (`mailserver.community.owner.appending`). So a run that is killed
-has changed nothing that was published, and the next one does what is left.
+Each range of each community is a task (`make_range`): it looks for envelopes that are new to the history, and writes
+the archives of the range to a scratch file. The driver appends these to each community's `data`, in the order of time
+(`mailserver.community.owner.appending`). So a run that is killed has changed nothing that was published, and the next
+one does what is left. What a task makes depends on the envelopes alone, so it may be tried again, anywhere.
 """
 
 import contextlib
-import json
 import logging
 import os
 import shutil
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain, groupby
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
+from mailserver.archive.archive import Archive
 from mailserver.archive.days import utc_text
 from mailserver.communities.formats import EncodedArchive, TimeRange
 from mailserver.communities.ranges import PERIOD_S
@@ -32,31 +30,30 @@ from mailserver.community.owner.folders import CommunityFolder, owned
 from mailserver.community.owner.record import Community
 from mailserver.files import PRIVATE_FOLDER, open_descriptor, read_holder, try_lock, write_holder
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
+from mailserver.units import SECONDS_PER_DAY
 from spark_export.community_encoding import CandidateRow, RangeWork, Skipped, archives_of
-from spark_export.community_plan import SETTLE_S, Due, Found, Plan, plan_community, spans
-from spark_export.community_rows import Sources, candidates
+from spark_export.community_plan import SETTLE_S, Due, plan_community
+from spark_export.community_rows import Database, Sources, files_of, oldest_held, read_rows
 from spark_export.errors import ExportError
 from spark_export.session import tasks_failures_told
+from spark_export.storage import open_storage
+from spark_export.store import oldest_day
 
 log = logging.getLogger(__name__)
 
 LOCK_FILE = "job.lock"
 SCRATCH_FOLDER = ".making"
 
-_HELD = "topic string, community int, since long, until long"
-_PLANNED = "community int, lower long, work int"
-_DONE = "work int, archives string"
-_PUBLISHED = pa.schema([("community", pa.int32()), ("key", pa.binary())])
-
-END_OF_TIME = 2**62
+MAX_PARTS = 4096
+"""Most tasks of Spark's. Each takes some milliseconds, so ranges share them beyond that."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommunitiesConfig:
     """What a run is told.
 
-    `communities`: the folder `DIR/communities`. `stores`: of the mailservers that hear its channels. `archive`: None if
-    there is none. `missing`: times of which the stores still fetch messages.
+    `communities`: the folder `DIR/communities`. `stores`: of the mailservers that hear its channels. `archive`: the
+    Parquet archive's place, None if there is none. `missing`: times of which the stores still fetch messages.
     """
 
     communities: Path
@@ -81,7 +78,6 @@ class CommunityReport:
     waiting: list[TimeRange] = field(default_factory=list)
     unopened: int = 0
     damaged: int = 0
-    forged: int = 0
 
 
 @dataclass(slots=True)
@@ -106,7 +102,6 @@ class CommunitiesReport:
             for count, what in (
                 (each.unopened, "envelopes that no key of their channel opens are left out"),
                 (each.damaged, "envelopes that are damaged, or without an id, are left out"),
-                (each.forged, "envelopes that claim to be older than they can be are left out"),
             ):
                 if count:
                     yield f"  {count:,} {what}"
@@ -119,11 +114,60 @@ class _Owned:
     made: Made
     report: CommunityReport
 
+    @property
+    def published(self) -> dict[TimeRange, bytes]:
+        """The keys of the envelopes of each range that has an archive."""
+        keys: dict[TimeRange, bytes] = defaultdict(bytes)
+        for entry, ids in zip(self.made.entries, self.made.ids, strict=True):
+            keys[entry.time_range] += ids.keys
+        return keys
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTask:
+    """What a task does: the work, where its envelopes are, and the scratch file for what it makes."""
+
+    work: RangeWork
+    sources: Sources
+    file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class RangeMade:
+    """What a task has made: of each archive its size, its padding, and how many messages it has."""
+
+    archives: tuple[tuple[int, int, int], ...]
+    skipped: Skipped
+
+
+RunTasks = Callable[[Sequence[RangeTask]], Sequence[RangeMade]]
+
 
 def make_archives(spark: SparkSession, config: CommunitiesConfig, *, now: float) -> CommunitiesReport:
+    """Make the history archives that are due, in tasks of Spark.
+
+    Args:
+        now: Unix seconds.
+    Raises:
+        PySparkException, Py4JError: Spark has failed; else as `make_archives_by`.
+    """
+
+    def run_tasks(tasks: Sequence[RangeTask]) -> list[RangeMade]:
+        with tasks_failures_told():
+            return spark.sparkContext.parallelize(tasks, min(len(tasks), MAX_PARTS)).map(make_range).collect()
+
+    archive = None if config.archive is None else Archive(open_storage(spark, config.archive))
+    return make_archives_by(run_tasks, config, archive, now=now)
+
+
+def make_archives_by(
+    run_tasks: RunTasks, config: CommunitiesConfig, archive: Archive | None, *, now: float
+) -> CommunitiesReport:
     """Make the history archives that are due.
 
     Args:
+        run_tasks: calls `make_range` for each task, wherever; returns what it returned, in the same order.
+        archive: the Parquet archive, None if there is none.
         now: Unix seconds.
     Raises:
         ExportError: another run is at work, or a store cannot be read.
@@ -131,202 +175,119 @@ def make_archives(spark: SparkSession, config: CommunitiesConfig, *, now: float)
         ArchiveError: the Parquet archive cannot be read.
     """
     report = CommunitiesReport(now)
+    if not config.communities.exists():  # nobody has made a community yet
+        return report
     with _locked(config.communities):
         scratch = config.communities / SCRATCH_FOLDER
         shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
         communities = [*_owned(config.communities)]
         report.communities = [each.report for each in communities]
-        run = _Run(spark, config, communities, Due(int(now), config.settle_s, config.period_s, config.missing))
-        works = run.plan()
+        due = Due(int(now), config.settle_s, config.period_s, config.missing)
+        tasks = _tasks(config, archive, communities, due)
         scratch.mkdir(PRIVATE_FOLDER)
         try:
-            run.make(works, scratch)
+            made = run_tasks(tasks) if tasks else []
+            for each, parts in groupby(zip(tasks, made, strict=True), lambda part: part[0].work.community):
+                _append(communities[each], [*parts])
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return report
 
 
-class _Run:
-    def __init__(self, spark: SparkSession, config: CommunitiesConfig, communities: Sequence[_Owned], due: Due) -> None:
-        self._spark = spark
-        self._communities = communities
-        self._due = due
-        holdings = (each.folder.holdings for each in communities)
-        self._sources = Sources(config.archive, config.stores, tuple(path for path in holdings if path.exists()))
-
-    def plan(self) -> list[RangeWork]:
-        """What is to be made, in the order of communities and time."""
-        found = self._found()
-        works: list[RangeWork] = []
-        for number, each in enumerate(self._communities):
-            plan = plan_community(number, each.community, each.made.ranges, found.get(number, {}), self._due)
-            _note(each, plan)
-            works += plan.works
-        return works
-
-    def make(self, works: Sequence[RangeWork], scratch: Path) -> None:
-        """Encode the ranges in tasks, and append what they have made."""
-        done = self._encode(works, scratch) if works else {}
-        for number, of_community in groupby(enumerate(works), lambda pair: pair[1].community):
-            each = self._communities[number]
-            self._append(each, [(work, scratch, done.get(at)) for at, work in of_community])
-
-    def _found(self) -> Mapping[int, Mapping[int, Found]]:
-        """What sources have of each range of each community."""
-        # What was created before the oldest envelope that anybody keeps can only be forged; 1970 is when time begins.
-        everything = [TimeRange(1, max(self._due.end, 1))]
-        if not self._held or self._due.end <= 1:
-            return {}
-        keys = self._of_communities(candidates(self._spark, self._sources, self._topics, everything, keys_only=True))
-        is_new = F.when(F.col("is_published").isNull(), F.col("key"))
-        with tasks_failures_told():
-            rows = (
-                keys.join(self._published(range(len(self._communities))), ["community", "key"], "left")
-                .groupBy("community", "lower")
-                .agg(F.count_distinct(is_new).alias("new"), F.min("received").alias("first_received"))
-                .collect()
-            )
-        found: dict[int, dict[int, Found]] = defaultdict(dict)
-        for row in rows:
-            found[row["community"]][row["lower"]] = Found(row["new"], row["first_received"])
-        return found
-
-    def _encode(self, works: Sequence[RangeWork], scratch: Path) -> dict[int, str]:
-        """Have tasks write the archives of each range that has envelopes; return what they say of them, by number."""
-        planned = [(work.community, work.time_range.lower, at) for at, work in enumerate(works)]
-        frame = candidates(self._spark, self._sources, self._topics, spans(works), keys_only=False)
-        rows = self._of_communities(frame).join(
-            F.broadcast(self._spark.createDataFrame(planned, _PLANNED)), ["community", "lower"]
-        )
-        if further := sorted({work.community for work in works if work.is_further}):
-            rows = rows.join(self._published(further).drop("is_published"), ["community", "key"], "left_anti")
-        tasks = min(len(works), 4 * self._spark.sparkContext.defaultParallelism)
-        by_work = (
-            rows.select("work", "created", "key", "raw")
-            .repartitionById(tasks, F.col("work") % tasks)
-            .sortWithinPartitions("work", "created")
-        )
-        folder = str(scratch)
-
-        def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return _encode_batches(works, Path(folder), batches)
-
-        with tasks_failures_told():
-            return {row["work"]: row["archives"] for row in by_work.mapInArrow(encode, _DONE).collect()}
-
-    @property
-    def _held(self) -> list[tuple[str, int, int, int]]:
-        """Topic, community, and the time in which it holds there."""
-        return [
-            (
-                f"0x{channel.topic.hex()}",
-                number,
-                channel.since or 0,
-                END_OF_TIME if channel.until is None else channel.until,
-            )
-            for number, each in enumerate(self._communities)
-            for channel in each.community.channels
-        ]
-
-    @property
-    def _topics(self) -> list[Any]:
-        return sorted({topic for each in self._communities for topic in each.community.topics})
-
-    def _of_communities(self, rows: DataFrame) -> DataFrame:
-        """Rows of each community, with `community` and `lower`, where their range begins."""
-        held = F.broadcast(self._spark.createDataFrame(self._held, _HELD))
-        lower = F.col("created") - F.pmod(F.col("created"), F.lit(self._due.period_s))
-        return (
-            rows.join(held, "topic")
-            .where((F.col("created") >= F.col("since")) & (F.col("created") < F.col("until")))
-            .withColumn("lower", lower)
-            .drop("topic", "since", "until")
-        )
-
-    def _published(self, communities: Iterable[int]) -> DataFrame:
-        """The keys of what is in history archives: community, key, is_published."""
-        tables = [_keys_table(number, self._communities[number].made) for number in communities]
-        table = pa.concat_tables([_PUBLISHED.empty_table(), *tables])
-        return self._spark.createDataFrame(table).distinct().withColumn("is_published", F.lit(True))
-
-    def _append(self, each: _Owned, parts: Sequence[tuple[RangeWork, Path, str | None]]) -> None:
-        """Append the archives of some ranges of a community."""
-        form, counts = each.community.format, Counter[str]()
-
-        def archives() -> Iterator[NewArchive]:
-            for work, scratch, said in parts:
-                new = _empty(work) if said is None else _written(work, scratch, json.loads(said))
-                for archive in new:
-                    counts["archives"] += 1
-                    counts["messages"] += archive.encoded.messages
-                    counts["further"] += work.is_further
-                    yield archive
-                if said is not None:
-                    counts.update({name: json.loads(said)[name] for name in ("unopened", "damaged")})
-
-        before = each.made.end
-        each.made = append(each.folder, form, each.made, archives())
-        report = each.report
-        for name, count in counts.items():
-            setattr(report, name, count)
-        report.bytes = each.made.end - before
-        report.ranges = [work.time_range for work, _, _ in parts]
-        log.info(
-            "history archives made community=%s archives=%d messages=%d bytes=%d further=%d",
-            report.id,
-            report.archives,
-            report.messages,
-            report.bytes,
-            report.further,
-        )
+def _tasks(
+    config: CommunitiesConfig, archive: Archive | None, communities: Sequence[_Owned], due: Due
+) -> list[RangeTask]:
+    """What is to be looked at, in the order of communities and time."""
+    layout = None if archive is None else archive.layout()
+    records = [*archive.records().values()] if archive is not None and layout is not None else []
+    days = [day for record in records for day, said in record.days.items() if said.fingerprint.rows]
+    days += [day for path in config.stores if (day := oldest_day(path)) is not None]
+    stores = tuple(Database(path, is_store=True) for path in config.stores)
+    tasks: list[RangeTask] = []
+    for number, each in enumerate(communities):
+        holdings = Database(each.folder.holdings, is_store=False)
+        has_holdings = holdings.path.exists()
+        held_since = oldest_held(holdings) if has_holdings else None
+        received = [day * SECONDS_PER_DAY for day in days] + ([] if held_since is None else [held_since])
+        plan = plan_community(number, each.community, each.published, min(received, default=None), due)
+        each.report.waiting = [*plan.waiting]
+        if plan.waiting:
+            log.warning("history archives wait community=%s ranges=%d", each.report.id, len(plan.waiting))
+        for work in plan.works:
+            files = None
+            if archive is not None and layout is not None:
+                files = files_of(archive, layout, records, work.time_range, work.topics)
+            sources = Sources((*stores, holdings) if has_holdings else stores, files)
+            tasks.append(RangeTask(work, sources, config.communities / SCRATCH_FOLDER / f"{len(tasks):06}"))
+    return tasks
 
 
-def _encode_batches(
-    works: Sequence[RangeWork], scratch: Path, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """What a task does: rows sorted by work and time in, a row for each work out. Its archives are in a file then."""
-    for number, rows in groupby(chain.from_iterable(map(_rows, batches)), itemgetter(0)):
-        said = _encode_work(works[number], number, scratch, (row for _, row in rows))
-        yield pa.RecordBatch.from_pydict(
-            {"work": pa.array([number], pa.int32()), "archives": pa.array([json.dumps(said)], pa.string())}
-        )
+def make_range(task: RangeTask) -> RangeMade:
+    """Make the archives of a range, and write them to the task's file: what a task does.
+
+    Raises:
+        ExportError: a store cannot be read, or the file cannot be written.
+        ArchiveError: the Parquet archive cannot be read.
+    """
+    work, skipped = task.work, Skipped()
+    published, holds = work.published_keys(), work.holds()
+
+    def rows(*, keys_only: bool) -> Iterator[CandidateRow]:
+        found = read_rows(task.sources, work.time_range, work.topics, holds, keys_only=keys_only)
+        return (row for row in found if row.key not in published)
+
+    archives = []
+    if not published or next(rows(keys_only=True), None) is not None:
+        attempt = task.file.with_name(f"{task.file.name}.{os.getpid()}")  # it may be tried twice at a time
+        try:
+            with attempt.open("wb") as file:
+                for archive in archives_of(work, sorted(rows(keys_only=False), key=itemgetter(0)), skipped):
+                    file.write(archive.encoded.data)
+                    file.write(archive.keys)
+                    archives.append((len(archive.encoded.data), archive.encoded.padding, archive.encoded.messages))
+            attempt.replace(task.file)
+        except OSError as error:
+            raise ExportError(f"cannot write {attempt}: {error.strerror or error}") from error
+    return RangeMade(tuple(archives), skipped)
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[tuple[int, CandidateRow]]:
-    columns = (batch.column(name).to_pylist() for name in ("work", "created", "key", "raw"))
-    return ((work, CandidateRow(created, key, raw)) for work, created, key, raw in zip(*columns, strict=True))
+def _append(each: _Owned, parts: Sequence[tuple[RangeTask, RangeMade]]) -> None:
+    """Append the archives of a community."""
+    report, before = each.report, each.made
+
+    def archives() -> Iterator[NewArchive]:
+        for task, made in parts:
+            report.unopened += made.skipped.unopened
+            report.damaged += made.skipped.damaged
+            if made.archives:
+                report.ranges.append(task.work.time_range)
+                report.further += len(made.archives) if task.work.published else 0
+                yield from _written(task, made)
+
+    each.made = append(each.folder, each.community.format, before, archives())
+    added = each.made.ids[len(before.ids) :]
+    report.archives = len(added)
+    report.messages = sum(len(ids.keys) for ids in added) // HASH_PREFIX_BYTES
+    report.bytes = each.made.end - before.end
+    log.info(
+        "history archives made community=%s archives=%d messages=%d bytes=%d further=%d",
+        report.id,
+        report.archives,
+        report.messages,
+        report.bytes,
+        report.further,
+    )
 
 
-def _encode_work(work: RangeWork, number: int, scratch: Path, rows: Iterator[CandidateRow]) -> dict[str, Any]:
-    skipped, archives = Skipped(), []
-    path = _scratch_file(scratch, number)
-    attempt = path.with_name(f"{path.name}.{os.getpid()}")  # the task may be tried twice at a time
-    with attempt.open("wb") as file:
-        for archive in archives_of(work, rows, skipped):
-            file.write(archive.encoded.data)
-            file.write(archive.keys)
-            archives.append((len(archive.encoded.data), archive.encoded.padding, archive.encoded.messages))
-    attempt.replace(path)
-    return {"file": path.name, "archives": archives, **asdict(skipped)}
-
-
-def _scratch_file(scratch: Path, number: int) -> Path:
-    return scratch / f"{number:06}.archives"
-
-
-def _written(work: RangeWork, scratch: Path, said: Mapping[str, Any]) -> Iterator[NewArchive]:
+def _written(task: RangeTask, made: RangeMade) -> Iterator[NewArchive]:
     """What a task has written."""
-    with (scratch / said["file"]).open("rb") as file:
-        for size, padding, messages in said["archives"]:
+    work = task.work
+    with task.file.open("rb") as file:
+        for size, padding, messages in made.archives:
             data, keys = file.read(size), file.read(messages * HASH_PREFIX_BYTES)
             if len(data) != size or len(keys) != messages * HASH_PREFIX_BYTES:
-                raise ExportError(f"{file.name} is shorter than the task has written it")
+                raise ExportError(f"{task.file} is shorter than the task has written it")
             yield NewArchive(EncodedArchive(work.time_range, work.content_topics, data, padding, messages), keys)
-
-
-def _empty(work: RangeWork) -> Iterator[NewArchive]:
-    """The archives of a range without envelopes."""
-    return archives_of(work, (), Skipped())
 
 
 def _owned(communities: Path) -> Iterator[_Owned]:
@@ -336,20 +297,6 @@ def _owned(communities: Path) -> Iterator[_Owned]:
         if community.is_enabled and community.channels:
             made = read_made(folder, community.format)
             yield _Owned(folder, community, made, CommunityReport(folder.path.name, community.name))
-
-
-def _keys_table(number: int, made: Made) -> pa.Table:
-    keys = pa.py_buffer(b"".join(ids.keys for ids in made.ids))
-    count = keys.size // HASH_PREFIX_BYTES
-    fixed = pa.Array.from_buffers(pa.binary(HASH_PREFIX_BYTES), count, [None, keys])
-    return pa.table([pa.repeat(pa.scalar(number, pa.int32()), count), fixed.cast(pa.binary())], schema=_PUBLISHED)
-
-
-def _note(each: _Owned, plan: Plan) -> None:
-    each.report.waiting = [*plan.waiting]
-    each.report.forged = plan.forged
-    if plan.waiting:
-        log.warning("history archives wait for messages community=%s ranges=%d", each.report.id, len(plan.waiting))
 
 
 @contextlib.contextmanager

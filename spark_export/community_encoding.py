@@ -4,8 +4,8 @@ Rows come sorted by time of creation, from wherever: an envelope that several so
 second they are put into the order of the format here. So the archives are the same whatever the partitioning was.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -15,8 +15,10 @@ from mailserver.communities.formats import CommunityMessage, TimeRange
 from mailserver.communities.index import DEPLOYED, format_named
 from mailserver.communities.spec_format import SpecFormat
 from mailserver.community.owner.appending import NewArchive
+from mailserver.community.owner.record import OwnedChannel
 from mailserver.errors import DecodeError
 from mailserver.ids.muid import NoId
+from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.waku.envelope import Topic, decode_envelope
 from mailserver.waku.payload import open_symmetric
 
@@ -34,7 +36,8 @@ class RangeWork:
     """The history archives to make of one range.
 
     `community`: its number in the run. `content_topics`: to list. `keys`: of each topic, what opens its messages in the
-    deployed format. `is_further`: the range has archives already, and these are for what came late.
+    deployed format. `channels`: all that the community ever had. `needs_messages`: whether there is no archive without
+    messages. `published`: the keys of the envelopes that are in an archive of this range already.
     """
 
     community: int
@@ -43,7 +46,27 @@ class RangeWork:
     network_topic: str
     content_topics: tuple[str, ...]
     keys: Mapping[Topic, tuple[bytes, ...]]
-    is_further: bool
+    channels: tuple[OwnedChannel, ...]
+    needs_messages: bool
+    published: bytes = field(default=b"", repr=False)
+
+    @property
+    def topics(self) -> list[Topic]:
+        """The topics of the channels that hold in the range, sorted."""
+        return sorted({each.topic for each in self.channels if each.held_in(self.time_range)})
+
+    def holds(self) -> Callable[[bytes, int], bool]:
+        """What says whether an envelope of a topic, created in a second, belongs to the community."""
+        by_topic: dict[bytes, list[OwnedChannel]] = {}
+        for each in self.channels:
+            by_topic.setdefault(each.topic, []).append(each)
+        return lambda topic, created: any(each.holds_at(created) for each in by_topic[topic])
+
+    def published_keys(self) -> frozenset[bytes]:
+        """The keys, each by itself."""
+        return frozenset(
+            self.published[at : at + HASH_PREFIX_BYTES] for at in range(0, len(self.published), HASH_PREFIX_BYTES)
+        )
 
 
 @dataclass(slots=True)
@@ -55,7 +78,7 @@ class Skipped:
 
 
 def archives_of(work: RangeWork, rows: Iterable[CandidateRow], skipped: Skipped) -> Iterator[NewArchive]:
-    """Make the archives of a range. A further one without messages is none.
+    """Make the archives of a range.
 
     Args:
         rows: by time of creation; the same envelope may come several times.
@@ -64,7 +87,7 @@ def archives_of(work: RangeWork, rows: Iterable[CandidateRow], skipped: Skipped)
     form = format_named(work.format_name, work.network_topic)
     keys: list[bytes] = []
     messages = _messages(work, rows, keys, skipped)
-    if work.is_further:
+    if work.needs_messages:
         first = next(messages, None)
         if first is None:
             return

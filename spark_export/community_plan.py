@@ -1,12 +1,12 @@
-"""Which history archives a run makes: of which communities and ranges, in which order. Times are Unix seconds. No I/O.
+"""Which ranges of which communities a run looks at, and what it makes of each. Times are Unix seconds. No I/O.
 
-Of the time since a community was registered, each range that has ended gets an archive, with messages or without. What
-was before is made from what is there, range by range. A forged time of creation must not give a community fifty years
-of history: what claims to be much older than the first envelope that was received here is left out.
+Of the time since a community was registered, each range that has ended gets an archive, with messages or without. Of
+the time before, those that have messages. A forged time of creation must not give a community fifty years of history:
+the history begins no earlier than the first envelope that was received here may have been created.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mailserver.communities.formats import TimeRange
@@ -39,61 +39,44 @@ class Due:
         """Where the last range that has ended and settled ends."""
         return range_of(self.now - self.settle_s, self.period_s).lower
 
-    @property
-    def awaited(self) -> list[TimeRange]:
-        """What is missing, and may still be fetched."""
-        return [each for each in self.missing if each.upper > self.now - KEPT_ELSEWHERE_S]
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What sources have of one range of a community: how many envelopes `new` to its history, and when the first of all
-    was received."""
-
-    new: int
-    first_received: int
+    def is_awaited(self, time_range: TimeRange) -> bool:
+        """Whether messages of a range are missing, and may still be fetched."""
+        return any(each.overlaps(time_range) and each.upper > self.now - KEPT_ELSEWHERE_S for each in self.missing)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be made of one community, in the order of `data`, and what waits for messages that are missing."""
+    """What a run looks at of one community, in the order of `data`; and the ranges that wait for what is missing."""
 
     works: tuple[RangeWork, ...] = ()
     waiting: tuple[TimeRange, ...] = ()
-    forged: int = 0
-    """How many envelopes were left out, as they claim to be too old."""
 
 
 def plan_community(
-    number: int, community: Community, published: frozenset[TimeRange], found: Mapping[int, Found], due: Due
+    number: int, community: Community, published: Mapping[TimeRange, bytes], first_received: int | None, due: Due
 ) -> Plan:
     """Plan one community.
 
     Args:
         number: of the community in the run.
-        published: the ranges that have an archive.
-        found: by the lower bound of each range.
+        published: the keys of the envelopes of each range that has an archive.
+        first_received: when the first envelope was received of all that there are; None if there are none.
     """
-    if not community.channels:
-        return Plan()
-    first_received = min((each.first_received for each in found.values()), default=due.now)
-    floor = range_of(max(0, first_received - KEPT_ELSEWHERE_S), due.period_s).lower
-    forged = sum(each.new for lower, each in found.items() if lower < floor)
-    lowers = {lower for lower, each in found.items() if each.new and floor <= lower < due.end}
-    if community.format_name != DEPLOYED:  # which has no archives without messages
-        lowers |= {*range(range_of(community.registered, due.period_s).lower, due.end, due.period_s)}
+    begin = registered = range_of(community.registered, due.period_s).lower
+    if first_received is not None:
+        begin = min(begin, range_of(max(0, first_received - KEPT_ELSEWHERE_S), due.period_s).lower)
     works: list[RangeWork] = []
     waiting: list[TimeRange] = []
-    awaited = due.awaited
-    for lower in sorted(lowers):
+    for lower in range(begin, due.end, due.period_s):
         time_range = TimeRange(lower, lower + due.period_s)
-        is_further, content_topics = time_range in published, community.content_topics(time_range)
-        if not content_topics or (is_further and not (lower in found and found[lower].new)):
+        content_topics = community.content_topics(time_range)
+        if not content_topics:
             continue
         # Archives stand in the order of time: those after a range that waits wait, too.
-        if waiting or any(each.overlaps(time_range) for each in awaited):
+        if waiting or due.is_awaited(time_range):
             waiting.append(time_range)
             continue
+        is_further = time_range in published
         works.append(
             RangeWork(
                 number,
@@ -102,21 +85,12 @@ def plan_community(
                 community.network_topic,
                 content_topics,
                 _keys(community),
-                is_further,
+                community.channels,
+                needs_messages=is_further or lower < registered or community.format_name == DEPLOYED,
+                published=published.get(time_range, b""),
             )
         )
-    return Plan(tuple(works), tuple(waiting), forged)
-
-
-def spans(works: Sequence[RangeWork]) -> list[TimeRange]:
-    """The times of creation that some work needs, as few spans as there are, in order."""
-    merged: list[TimeRange] = []
-    for each in sorted({work.time_range for work in works}):
-        if merged and merged[-1].upper >= each.lower:
-            merged[-1] = TimeRange(merged[-1].lower, max(merged[-1].upper, each.upper))
-        else:
-            merged.append(each)
-    return merged
+    return Plan(tuple(works), tuple(waiting))
 
 
 def _keys(community: Community) -> Mapping[Topic, tuple[bytes, ...]]:

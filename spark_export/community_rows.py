@@ -1,191 +1,197 @@
-"""The envelopes that may belong to history archives, from all that we have: the Parquet archive, stores, and holdings.
+"""The envelopes that may belong to a history archive, as a task reads them: from the Parquet archive, stores, holdings.
 
-A row is an envelope of a channel's topic: CANDIDATES. The same envelope may come from several sources. Stores and
-holdings (`mailserver.community.owner.holdings`) have the same columns, and are read by the same statements.
+The same envelope may come from several sources. Stores and holdings (`mailserver.community.owner.holdings`) have the
+same columns and indexes, and are read by the same short statements. Of the Parquet archive, only row groups are read
+that may have what is wanted.
 """
 
 import contextlib
-import functools
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+import pyarrow.compute as pc
 
 from mailserver.archive.archive import Archive
+from mailserver.archive.layout import Layout
+from mailserver.archive.manifest import PeriodRecord
+from mailserver.archive.paths import directory_of, snapshot_of
+from mailserver.archive.selection import may_hold, partitions_of
 from mailserver.communities.formats import TimeRange
 from mailserver.errors import DecodeError
 from mailserver.store.sqlite.row_check import decode_and_compare
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import Topic
+from spark_export.community_encoding import CandidateRow
 from spark_export.errors import ExportError
-from spark_export.read import read_archive
-from spark_export.storage import open_storage
+from spark_export.s3_rows import Wanted, rows_of_file
 from spark_export.store import connect
-
-KEYS_ONLY = StructType(
-    [
-        StructField("topic", StringType(), nullable=False),  # 0x and 8 hex digits
-        StructField("created", LongType(), nullable=False),  # Unix seconds
-        StructField("received", LongType(), nullable=False),  # Unix seconds
-        StructField("key", BinaryType(), nullable=False),  # the first 16 bytes of its hash
-    ]
-)
-CANDIDATES = StructType([*KEYS_ONLY.fields, StructField("raw", BinaryType(), nullable=False)])
+from spark_export.task_files import TaskFiles
 
 BATCH_ROWS = 4000
 """Rows of one statement."""
 
-PARTITION_DAYS = 14
-"""How many days of creation a task reads."""
+Holds = Callable[[bytes, int], bool]
+"""Whether what was created on a topic in a second belongs to the community."""
 
 _BUSY_TIMEOUT_S = 30.0
-_NEXT_DAY = "SELECT min(created) / 86400 FROM envelopes WHERE created >= ?"
+_KEY_CHARS = slice(2, 2 + 2 * HASH_PREFIX_BYTES)
 _HASH = f"CASE length(CAST(hash AS BLOB)) WHEN {HASH_PREFIX_BYTES} THEN CAST(hash AS BLOB) END"
-_OF_TOPIC = "FROM envelopes WHERE created / 86400 = ? AND topic = ? AND (created, hash) > (?, ?)"
+_OF_TOPIC = (
+    "FROM envelopes WHERE created / 86400 = ? AND topic = ? AND (created, hash) > (?, ?) AND created BETWEEN ? AND ?"
+)
 _IN_ORDER = f"{_OF_TOPIC} ORDER BY created, hash LIMIT {BATCH_ROWS}"
-_SELECT_KEYS = f"SELECT created, CAST(received AS INTEGER), {_HASH} {_IN_ORDER}"
-_SELECT_ENVELOPES = f"SELECT created, CAST(received AS INTEGER), {_HASH}, CAST(raw AS BLOB) {_IN_ORDER}"
+_SELECT_KEYS = f"SELECT created, {_HASH}, x'' {_IN_ORDER}"
+_SELECT_ENVELOPES = f"SELECT created, {_HASH}, CAST(raw AS BLOB) {_IN_ORDER}"
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A store, or the holdings of a community."""
+
+    path: Path
+    is_store: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveFiles:
+    """Files of a Parquet archive, by their names there. `url`: of the archive."""
+
+    url: str
+    layout: Layout
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where envelopes are: the archive's place, stores, and holdings of communities. What is not there yet is left
-    out by `present`."""
+    """Where the envelopes of a range may be."""
 
-    archive: str | None
-    stores: tuple[Path, ...]
-    holdings: tuple[Path, ...]
+    databases: tuple[Database, ...]
+    files: ArchiveFiles | None = None
 
 
-def candidates(
-    spark: SparkSession, sources: Sources, topics: Sequence[Topic], spans: Sequence[TimeRange], *, keys_only: bool
-) -> DataFrame:
-    """All envelopes of these topics that were created in these spans: KEYS_ONLY, or CANDIDATES.
+def files_of(
+    archive: Archive, layout: Layout, records: Sequence[PeriodRecord], time_range: TimeRange, topics: Sequence[Topic]
+) -> ArchiveFiles:
+    """The files of an archive that may have envelopes of these topics, created in a range.
 
-    Args:
-        spans: not empty, in order, apart from each other.
+    A period's second names are taken where it has them: they stay when a run replaces the period meanwhile.
+
+    Raises:
+        ArchiveError: the archive cannot be read.
+    """
+    names: list[str] = []
+    asked = [f"0x{topic.hex()}" for topic in topics]
+    for record in records:
+        if may_hold(record, time_range.lower, time_range.upper):
+            has_snapshot = record.snapshot and bool(archive.files.names(snapshot_of(record)))
+            top = snapshot_of(record) if has_snapshot else directory_of(record.period)
+            partitions = set(partitions_of(record, layout, asked))
+            names += [f"{top}/{file.path}" for file in record.files if file.path.partition("/")[0] in partitions]
+    return ArchiveFiles(archive.url, layout, tuple(sorted(names)))
+
+
+def read_rows(
+    sources: Sources, time_range: TimeRange, topics: Sequence[Topic], holds: Holds, *, keys_only: bool
+) -> Iterator[CandidateRow]:
+    """All envelopes of a range that belong to a community, in no order; without their bytes if `keys_only`.
+
     Raises:
         ExportError: a store cannot be read.
         ArchiveError: the archive cannot be read.
     """
-    schema = KEYS_ONLY if keys_only else CANDIDATES
-    names = [f"0x{topic.hex()}" for topic in topics]
-    parts = _parts(sources, spans)
-
-    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number in (number for batch in numbers for number in batch.column(0).to_pylist()):
-            yield from _read(parts[number], names, keys_only=keys_only)
-
-    frame = spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(read, schema)
-    if sources.archive is not None and Archive(open_storage(spark, sources.archive)).layout() is not None:
-        columns = ("topic", "created", "received", "hash", *(() if keys_only else ("raw",)))
-        first, end = spans[0].lower, spans[-1].upper
-        archived = read_archive(spark, sources.archive, names, first, end, columns)
-        key = F.unhex(F.substring("hash", 3, 2 * HASH_PREFIX_BYTES)).alias("key")
-        archived = archived.select(*(key if name == "key" else F.col(name) for name in schema.fieldNames()))
-        frame = frame.unionByName(archived)
-    if len(spans) == 1:
-        return frame.where(F.col("created").between(spans[0].lower, spans[0].upper - 1))
-    within = [F.col("created").between(each.lower, each.upper - 1) for each in spans]
-    return frame.where(functools.reduce(lambda one, other: one | other, within))
+    for database in sources.databases:
+        with _connect(database) as connection:
+            yield from _of_database(connection, time_range, topics, holds, keys_only=keys_only)
+    if sources.files is not None:
+        yield from _of_archive(sources.files, time_range, topics, holds, keys_only=keys_only)
 
 
-@dataclass(frozen=True, slots=True)
-class EnvelopeDays:
-    """Days of creation of one database that have rows, in Unix seconds / 86400: what one task reads."""
+def oldest_held(database: Database) -> int | None:
+    """When the first of the holdings was received, in Unix seconds; None if there are none.
 
-    path: Path
-    is_store: bool
-    days: tuple[int, ...]
-
-
-def _parts(sources: Sources, spans: Sequence[TimeRange]) -> list[EnvelopeDays]:
-    parts = []
-    for paths, is_store in ((sources.stores, True), (sources.holdings, False)):
-        for path in paths:
-            with _connect(path, is_store=is_store) as connection:
-                days = sorted({day for span in spans for day in _days(connection, span)})
-            parts += [
-                EnvelopeDays(path, is_store, tuple(days[at : at + PARTITION_DAYS]))
-                for at in range(0, len(days), PARTITION_DAYS)
-            ]
-    return parts
+    Raises:
+        ExportError: they cannot be read.
+    """
+    with _connect(database) as connection:
+        ((received,),) = connection.execute("SELECT min(received) FROM envelopes")
+    return None if received is None else int(received)
 
 
-def _days(connection: sqlite3.Connection, span: TimeRange) -> Iterator[int]:
-    after = span.lower
-    while True:
-        ((day,),) = connection.execute(_NEXT_DAY, (after,))
-        if day is None or day * SECONDS_PER_DAY >= span.upper:
-            return
-        yield day
-        after = (day + 1) * SECONDS_PER_DAY
-
-
-def _read(part: EnvelopeDays, topics: Sequence[str], *, keys_only: bool) -> Iterator[pa.RecordBatch]:
-    """Read some days, batch by batch: what a task does."""
-    schema = to_arrow_schema(KEYS_ONLY if keys_only else CANDIDATES)
+def _of_database(
+    connection: sqlite3.Connection, time_range: TimeRange, topics: Sequence[Topic], holds: Holds, *, keys_only: bool
+) -> Iterator[CandidateRow]:
     statement = _SELECT_KEYS if keys_only else _SELECT_ENVELOPES
-    with _connect(part.path, is_store=part.is_store) as connection:
-        for day in part.days:
-            for topic in topics:
-                for rows in _pages(connection, statement, day, bytes.fromhex(topic[2:])):
-                    yield _batch(schema, topic, rows)
+    between = time_range.lower, time_range.upper - 1
+    for day in range(between[0] // SECONDS_PER_DAY, between[1] // SECONDS_PER_DAY + 1):
+        for topic in topics:
+            for created, key, raw in _rows_of_day(connection, statement, day, topic, between):
+                if key is not None and holds(topic, created) and (keys_only or _is_sound(created, topic, key, raw)):
+                    yield CandidateRow(created, key, raw)
 
 
-def _pages(connection: sqlite3.Connection, statement: str, day: int, topic: bytes) -> Iterator[list[Any]]:
+def _rows_of_day(
+    connection: sqlite3.Connection, statement: str, day: int, topic: Topic, between: tuple[int, int]
+) -> Iterator[Any]:
     after: tuple[int, bytes] = (-1, b"")
-    while rows := connection.execute(statement, (day, topic, *after)).fetchall():
-        yield rows
+    while rows := connection.execute(statement, (day, bytes(topic), *after, *between)).fetchall():
+        yield from rows
         if len(rows) < BATCH_ROWS:
             return
-        after = rows[-1][0], rows[-1][2] or b"\xff" * (HASH_PREFIX_BYTES + 1)
+        created, key, _ = rows[-1]
+        after = created, b"\xff" * (HASH_PREFIX_BYTES + 1) if key is None else key
 
 
-def _batch(schema: pa.Schema, topic: str, rows: list[Any]) -> pa.RecordBatch:
-    """Rows as they are, but for those that are damaged."""
-    with_raw = "raw" in schema.names
-    sound = [row for row in rows if row[2] is not None and (not with_raw or _is_sound(topic, row))]
-    columns = zip(*sound, strict=True) if sound else ((),) * (len(schema) - 1)
-    arrays = [
-        pa.array(column, kind) for column, kind in zip([[topic] * len(sound), *columns], schema.types, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _is_sound(topic: str, row: tuple[int, int, bytes, bytes | None]) -> bool:
-    created, _, key, raw = row
+def _is_sound(created: int, topic: Topic, key: bytes, raw: bytes | None) -> bool:
+    """Whether a row of a database is the envelope that its columns say."""
     try:
-        decode_and_compare(created, bytes.fromhex(topic[2:]), key, raw or b"")
+        decode_and_compare(created, topic, key, raw or b"")
     except DecodeError:
         return False
     return True
 
 
+def _of_archive(
+    files: ArchiveFiles, time_range: TimeRange, topics: Sequence[Topic], holds: Holds, *, keys_only: bool
+) -> Iterator[CandidateRow]:
+    names = ["topic", "created", "hash", *(() if keys_only else ("raw",))]
+    kinds = {"topic": pa.string(), "created": pa.int64(), "hash": pa.string(), "raw": pa.binary()}
+    schema = pa.schema([(name, kinds[name]) for name in names])
+    by_name = {f"0x{topic.hex()}": topic for topic in topics}
+    wanted = Wanted(sorted(by_name), time_range.lower, time_range.upper)
+    asked = pa.array(sorted(by_name), pa.string())
+    for name in files.names:
+        for batch in rows_of_file(TaskFiles(files.url), name, files.layout, schema, wanted):
+            of_range = pc.and_(
+                pc.greater_equal(batch.column("created"), time_range.lower),
+                pc.less(batch.column("created"), time_range.upper),
+            )
+            found = batch.filter(pc.and_(of_range, pc.is_in(batch.column("topic"), value_set=asked)))
+            columns = [column.to_pylist() for column in found.columns]
+            for topic, created, digest, *raw in zip(*columns, strict=True):
+                if holds(by_name[topic], created):
+                    yield CandidateRow(created, bytes.fromhex(digest[_KEY_CHARS]), raw[0] if raw else b"")
+
+
 @contextlib.contextmanager
-def _connect(path: Path, *, is_store: bool) -> Iterator[sqlite3.Connection]:
+def _connect(database: Database) -> Iterator[sqlite3.Connection]:
     """Open a store, or holdings, to read.
 
     Raises:
         ExportError: it cannot be read.
     """
-    if is_store:
-        with connect(path) as connection:
+    if database.is_store:
+        with connect(database.path) as connection:
             yield connection
         return
+    uri = f"file:{quote(str(database.path.absolute()))}?mode=ro"
     try:
-        with contextlib.closing(
-            sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
-        ) as connection:
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)) as connection:
             yield connection
     except sqlite3.Error as error:
-        raise ExportError(f"cannot read the holdings {path}: {error}") from error
+        raise ExportError(f"cannot read the holdings {database.path}: {error}") from error

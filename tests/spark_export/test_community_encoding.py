@@ -26,7 +26,8 @@ SIGNER = PrivateKey(bytes([9]) * 32)
 
 def work(*, further: bool = False, form: str = "spec") -> RangeWork:
     topics = tuple(sorted(channel(each).content_topic for each in (GARDEN, ATTIC)))
-    return RangeWork(0, week(0), form, DEFAULT_NETWORK_TOPIC, topics, {GARDEN: (OTHER_KEY, KEY)}, further)
+    keys = {GARDEN: (OTHER_KEY, KEY)}
+    return RangeWork(0, week(0), form, DEFAULT_NETWORK_TOPIC, topics, keys, (), needs_messages=further)
 
 
 def rows(envelopes: Iterable[Envelope], order: random.Random | None = None) -> list[CandidateRow]:

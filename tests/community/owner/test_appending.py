@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailserver.communities import deployed_format
 from mailserver.communities.checking import check_archive, check_index
 from mailserver.communities.index import DEPLOYED, decode_index
 from mailserver.communities.spec_format import SpecFormat
 from mailserver.community.owner import appending
-from mailserver.community.owner.appending import DAMAGED, Made, append, read_made
+from mailserver.community.owner.appending import DAMAGED, Made, NewArchive, append, read_made
 from mailserver.community.owner.folders import CommunityFolder, create
 from mailserver.community.owner.published_ids import decode_ids
 from mailserver.community.owner.publishing import take_next_index
 from mailserver.community.owner.record import CommunityError, new_community
 from mailserver.errors import DecodeError
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.waku.payload import Opened
 from tests.community.owner.samples import OWNER, archives_of, garden, made_in, sealed, week
 from tests.properties import settings
 
@@ -175,9 +177,6 @@ def test_ids_of_an_archive_that_was_never_published_are_not_believed(folder: Com
 
 
 def test_ids_of_opened_messages_are_those_of_their_envelopes(tmp_path: Path) -> None:
-    from mailserver.communities import deployed_format  # noqa: PLC0415
-    from mailserver.community.owner.appending import NewArchive  # noqa: PLC0415
-    from mailserver.waku.payload import Opened  # noqa: PLC0415
 
     community = new_community("Old", DEPLOYED, DEFAULT_NETWORK_TOPIC, 0)
     folder = create(tmp_path, community, OWNER)
