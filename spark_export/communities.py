@@ -33,7 +33,7 @@ from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.community_encoding import CandidateRow, RangeWork, Skipped, archives_of
 from spark_export.community_plan import SETTLE_S, Due, plan_community
-from spark_export.community_rows import Database, Sources, files_of, oldest_held, read_rows
+from spark_export.community_rows import ArchivedPeriods, Database, Sources, oldest_held, read_rows
 from spark_export.errors import ExportError
 from spark_export.session import tasks_failures_told
 from spark_export.storage import open_storage
@@ -199,9 +199,9 @@ def _tasks(
 ) -> list[RangeTask]:
     """What is to be looked at, in the order of communities and time."""
     layout = None if archive is None else archive.layout()
-    records = [*archive.records().values()] if archive is not None and layout is not None else []
-    days = [day for record in records for day, said in record.days.items() if said.fingerprint.rows]
-    days += [day for path in config.stores if (day := oldest_day(path)) is not None]
+    periods = None if archive is None or layout is None else ArchivedPeriods(archive, layout)
+    first_days = [None if periods is None else periods.first_day, *map(oldest_day, config.stores)]
+    days = [day for day in first_days if day is not None]
     stores = tuple(Database(path, is_store=True) for path in config.stores)
     tasks: list[RangeTask] = []
     for number, each in enumerate(communities):
@@ -214,9 +214,7 @@ def _tasks(
         if plan.waiting:
             log.warning("history archives wait community=%s ranges=%d", each.report.id, len(plan.waiting))
         for work in plan.works:
-            files = None
-            if archive is not None and layout is not None:
-                files = files_of(archive, layout, records, work.time_range, work.topics)
+            files = None if periods is None else periods.files(work.time_range, work.topics)
             sources = Sources((*stores, holdings) if has_holdings else stores, files)
             tasks.append(RangeTask(work, sources, config.communities / SCRATCH_FOLDER / f"{len(tasks):06}"))
     return tasks

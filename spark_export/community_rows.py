@@ -75,25 +75,45 @@ class Sources:
     files: ArchiveFiles | None = None
 
 
-def files_of(
-    archive: Archive, layout: Layout, records: Sequence[PeriodRecord], time_range: TimeRange, topics: Sequence[Topic]
-) -> ArchiveFiles:
-    """The files of an archive that may have envelopes of these topics, created in a range.
+class ArchivedPeriods:
+    """The periods of a Parquet archive, and where their files are."""
 
-    A period's second names are taken where it has them: they stay when a run replaces the period meanwhile.
+    def __init__(self, archive: Archive, layout: Layout) -> None:
+        """Look them up.
 
-    Raises:
-        ArchiveError: the archive cannot be read.
-    """
-    names: list[str] = []
-    asked = [f"0x{topic.hex()}" for topic in topics]
-    for record in records:
-        if may_hold(record, time_range.lower, time_range.upper):
+        A period's second names are taken where it has them: they stay when a run replaces the period meanwhile.
+
+        Raises:
+            ArchiveError: the archive cannot be read.
+        """
+        self._url, self._layout = archive.url, layout
+        self._periods: list[tuple[PeriodRecord, str | None]] = []
+        for record in archive.records().values():
             has_snapshot = record.snapshot and bool(archive.files.names(snapshot_of(record)))
-            top = snapshot_of(record) if has_snapshot else directory_of(record.period)
-            partitions = set(partitions_of(record, layout, asked))
-            names += [f"{top}/{file.path}" for file in record.files if file.path.partition("/")[0] in partitions]
-    return ArchiveFiles(archive.url, layout, tuple(sorted(names)))
+            self._periods.append((record, snapshot_of(record) if has_snapshot else None))
+
+    @property
+    def first_day(self) -> int | None:
+        """The first day of reception that has rows, in Unix seconds / 86400; None if there is none."""
+        days = [day for record, _ in self._periods for day, said in record.days.items() if said.fingerprint.rows]
+        return min(days, default=None)
+
+    def files(self, time_range: TimeRange, topics: Sequence[Topic]) -> ArchiveFiles:
+        """The files that may have envelopes of these topics, created in a range."""
+        names: list[str] = []
+        asked = [f"0x{topic.hex()}" for topic in topics]
+        for record, snapshot in self._periods:
+            if not may_hold(record, time_range.lower, time_range.upper):
+                continue
+            partitions = set(partitions_of(record, self._layout, asked))
+            paths = [file.path for file in record.files if file.path.partition("/")[0] in partitions]
+            names += [
+                f"{directory_of(record.period)}/{path}"
+                if snapshot is None
+                else f"{snapshot}/{path.removesuffix('.parquet')}"
+                for path in paths
+            ]
+        return ArchiveFiles(self._url, self._layout, tuple(sorted(names)))
 
 
 def read_rows(
