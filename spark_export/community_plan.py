@@ -1,4 +1,4 @@
-"""Which ranges of which communities a run looks at, and what it makes of each. Times are Unix seconds. No I/O.
+"""Which ranges of which communities a run looks at, and what it makes of each. Times are Unix seconds.
 
 Of the time since a community was registered, each range that has ended gets an archive, with messages or without. Of
 the time before, those that have messages. A forged time of creation must not give a community fifty years of history:
@@ -8,7 +8,9 @@ the history begins no earlier than the first envelope that was received here may
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from mailserver.catchup.ledger import open_ledger
 from mailserver.communities.formats import TimeRange
 from mailserver.communities.index import DEPLOYED
 from mailserver.communities.ranges import PERIOD_S, range_of
@@ -104,6 +106,11 @@ def _keys(community: Community) -> Mapping[Topic, tuple[bytes, ...]]:
     return {topic: tuple(each) for topic, each in keys.items()}
 
 
-def missing_ranges(missed: Iterable[tuple[int, int]]) -> tuple[TimeRange, ...]:
-    """What the mailservers say that they have missed: (first, last) times of creation, both included."""
-    return tuple(TimeRange(lower, upper + 1) for lower, upper in missed)
+def missing_of(stores: Iterable[Path]) -> tuple[TimeRange, ...]:
+    """The times of creation of which the mailservers of some stores still fetch envelopes.
+
+    Raises:
+        CatchupError: what one of them says cannot be read.
+    """
+    missed = (each for store in stores for each in open_ledger(store.parent).missed)
+    return tuple(TimeRange(each.lower, each.upper + 1) for each in missed)

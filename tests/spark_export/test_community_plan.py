@@ -1,15 +1,18 @@
 """Which history archives a run makes."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from mailserver.catchup.ledger import open_ledger
+from mailserver.catchup.ranges import Range
 from mailserver.communities.channels import Channel
 from mailserver.communities.formats import TimeRange
 from mailserver.communities.index import DEPLOYED
 from mailserver.community.owner.record import Community, new_community
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
-from spark_export.community_plan import KEPT_ELSEWHERE_S, Due, Plan, missing_ranges, plan_community
+from spark_export.community_plan import KEPT_ELSEWHERE_S, Due, Plan, missing_of, plan_community
 from tests.community.owner.samples import GARDEN, KITCHEN, channel, garden, week
 
 KEYS = b"k" * 16
@@ -104,5 +107,12 @@ def test_opened_archives_need_messages_and_know_all_keys() -> None:
     assert plan_of(garden(), due(0)).works[0].keys == {}
 
 
-def test_missed_times_include_their_last_second() -> None:
-    assert missing_ranges([(5, 9)]) == (TimeRange(5, 10),)
+async def test_missed_times_are_those_of_all_stores_and_include_their_last_second(tmp_path: Path) -> None:
+    stores = [tmp_path / name / "mailserver.db" for name in ("a", "b", "c")]
+    for number, store in enumerate(stores[:2]):
+        store.parent.mkdir()
+        ledger = open_ledger(store.parent)
+        ledger.note_missed(Range(5 + 100 * number, 9 + 100 * number))
+        await ledger.save()
+
+    assert missing_of(stores) == (TimeRange(5, 10), TimeRange(105, 110))
