@@ -1,0 +1,83 @@
+"""What `history.db` holds, as values. Ranges are in Unix seconds, timestamps of messages in Unix nanoseconds."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, NewType
+
+from mailserver.communities.formats import TimeRange
+
+Content = NewType("Content", bytes)
+"""What an archive is named by here: SHA-256 of the SHA-1 hashes of its pieces, 32 bytes.
+
+The id in an index says only where an archive is and of which time: two control nodes give the same id to different
+archives. The content says what is in it, and the torrent says it before anything is downloaded.
+"""
+
+
+class State(Enum):
+    """How far an archive is."""
+
+    MISSING = "missing"
+    DOWNLOADED = "downloaded"
+    IMPORTED = "imported"
+    REFUSED = "refused"
+
+
+class ListedArchive(NamedTuple):
+    """An archive that an index lists. `id`: as the index has it. `offset`: where it begins in the file `data`."""
+
+    content: Content
+    id: str
+    time_range: TimeRange
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class KnownArchive:
+    """What is known of an archive. `messages`: how many it has; None before it is imported."""
+
+    content: Content
+    id: str
+    time_range: TimeRange
+    size: int
+    is_listed: bool
+    state: State
+    messages: int | None
+    refused: str | None
+
+
+class Link(NamedTuple):
+    """A magnet link that the control node has signed. `clock`: Unix milliseconds; the highest is the newest."""
+
+    clock: int
+    uri: str
+
+
+class HistoryMessage(NamedTuple):
+    """A message of the history.
+
+    `payload` is sealed as in the envelope, unless the control node has opened it: then `signer` is its sender's public
+    key.
+    """
+
+    timestamp: int
+    hash: bytes
+    content_topic: str
+    payload: bytes
+    signer: bytes | None = None
+    meta: bytes | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What there is of a community. `oldest`, `newest`: of all messages. `unarchived`: those that no archive has."""
+
+    archives: tuple[KnownArchive, ...]
+    messages: int
+    unarchived: int
+    oldest: int | None
+    newest: int | None
+    link: Link | None
+    refused_link: str | None

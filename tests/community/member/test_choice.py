@@ -1,0 +1,58 @@
+import pytest
+
+from mailserver.communities.formats import TimeRange
+from mailserver.community.member.choice import Choice, Mode, downloaded_ranges, missing
+from mailserver.community.member.records import KnownArchive, State
+from tests.community.member.worlds import WEEK_S, content, week
+
+
+def known(name: str, number: int, state: State = State.MISSING, *, is_listed: bool = True) -> KnownArchive:
+    return KnownArchive(content(name), name, week(number), 102_400, is_listed, state, None, None)
+
+
+ARCHIVES = (
+    known("a", 1),
+    known("b", 2, State.IMPORTED),
+    known("late", 1),
+    known("c", 3),
+    known("chunk", 3, State.REFUSED),
+    known("gone", 4, is_listed=False),
+)
+
+
+@pytest.mark.parametrize(
+    ("choice", "wanted"),
+    [
+        (Choice(), ["c", "chunk", "b", "a", "late"]),
+        (Choice(Mode.LATEST), ["c", "chunk"]),
+        (Choice(Mode.RANGE, TimeRange(2 * WEEK_S - 1, 2 * WEEK_S)), ["a", "late"]),
+        (Choice(Mode.RANGE, TimeRange(2 * WEEK_S - 1, 2 * WEEK_S + 1)), ["b", "a", "late"]),
+        (Choice(Mode.RANGE, TimeRange(0, WEEK_S)), []),
+    ],
+    ids=["all", "latest", "inside", "two weeks", "before"],
+)
+def test_choice_names_archives_newest_first(choice: Choice, wanted: list[str]) -> None:
+    assert [archive.id for archive in choice.of(ARCHIVES)] == wanted
+
+
+def test_latest_of_nothing_is_nothing() -> None:
+    assert Choice(Mode.LATEST).of([]) == []
+
+
+def test_only_what_is_neither_here_nor_refused_is_missing() -> None:
+    archives = [known(state.value, 1, state) for state in State]
+
+    assert [archive.state for archive in missing(archives)] == [State.MISSING]
+
+
+def test_what_is_downloaded_is_found_by_its_range() -> None:
+    first, late, other = (
+        known("a", 1, State.DOWNLOADED),
+        known("b", 1, State.DOWNLOADED, is_listed=False),
+        known("c", 2, State.DOWNLOADED),
+    )
+
+    assert [*downloaded_ranges([first, known("d", 1), late, other]).items()] == [
+        (week(2), [other]),
+        (week(1), [first, late]),
+    ]
