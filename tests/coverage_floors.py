@@ -41,6 +41,7 @@ FLOORS = {
     "mailserver/commands": Floor(
         90, "run, check, backup, salvage and sync as people start them, in processes of their own"
     ),
+    "mailserver/communities": Floor(99, SMALL),
     "mailserver/community": Floor(95, "ends of sockets and of the torrent process, which tests of whole processes reach"),
     "mailserver/data_dir": Floor(90, "salvage, which the command's tests start as a process"),
     "mailserver/doctor": Floor(97, "calls to the system that a host refuses: adjtimex, names of hosts"),
