@@ -1,6 +1,7 @@
 """The history of one community on disk: links, archives and their states, messages."""
 
 import contextlib
+import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -8,12 +9,13 @@ from typing import Any, TypeVar
 
 from mailserver.codec.keys import NodeId
 from mailserver.communities.formats import TimeRange
+from mailserver.communities.index import IndexEntry
+from mailserver.communities.links import MagnetLink
 from mailserver.community.member.database import explained, open_worker, reading
 from mailserver.community.member.records import (
     Content,
     HistoryMessage,
     KnownArchive,
-    Link,
     ListedArchive,
     Overview,
     State,
@@ -30,14 +32,22 @@ MAX_LINKS = 100
 MAX_REFUSED_LINKS = 1000
 
 _ARCHIVES = """
-    SELECT content, id, lower, upper, size, is_listed, downloaded_at, imported_at, messages, refused FROM archives
-    ORDER BY lower, upper, id, content
+    SELECT content, form, id, lower, upper, topics, offset, size, padding, is_listed, downloaded_at, imported_at,
+        messages, refused
+    FROM archives ORDER BY lower, upper, offset, content
 """
 
 _LIST = """
-    INSERT INTO archives (content, id, lower, upper, size, is_listed) VALUES (?, ?, ?, ?, ?, 1)
-    ON CONFLICT (content) DO UPDATE SET id = excluded.id, is_listed = 1
+    INSERT INTO archives (content, form, id, lower, upper, topics, offset, size, padding, is_listed)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
+    ON CONFLICT (content) DO UPDATE SET id = excluded.id, offset = excluded.offset, is_listed = 1
 """
+
+_CORRECT = """
+    UPDATE archives SET form = ?2, lower = ?3, upper = ?4, topics = ?5, padding = ?6, refused = NULL
+    WHERE content = ?1 AND imported_at IS NULL AND (form, lower, upper, topics, padding) != (?2, ?3, ?4, ?5, ?6)
+"""
+"""An archive was refused because of what another index said of it, perhaps."""
 
 _MESSAGES = """
     SELECT timestamp, hash, name, payload, signer, meta, version FROM messages JOIN topics ON number = topic
@@ -55,7 +65,7 @@ class History:
         self._path = path
         self._worker = worker
 
-    async def note_link(self, link: Link, now: int) -> None:
+    async def note_link(self, link: MagnetLink, now: int) -> None:
         """Remember a link that the control node has signed."""
 
         def note(connection: sqlite3.Connection) -> None:
@@ -88,9 +98,14 @@ class History:
         def put(connection: sqlite3.Connection) -> None:
             with transaction(connection):
                 connection.execute("UPDATE archives SET is_listed = 0 WHERE is_listed")
-                connection.executemany(
-                    _LIST, [(archive.content, archive.id, *archive.time_range, archive.size) for archive in listed]
-                )
+                for content, form, entry in listed:
+                    topics = json.dumps(entry.content_topics)
+                    said = (form, *entry.time_range, topics, entry.padding)
+                    connection.execute(
+                        _LIST,
+                        (content, form, entry.id, *entry.time_range, topics, entry.offset, entry.size, entry.padding),
+                    )
+                    connection.execute(_CORRECT, (content, *said))
 
         await self._write(put)
 
@@ -202,17 +217,19 @@ def _overview(connection: sqlite3.Connection) -> Overview:
         unarchived=unarchived,
         oldest=oldest,
         newest=newest,
-        link=None if link is None else Link(link[0], link[1]),
+        link=None if link is None else MagnetLink(link[0], link[1]),
         refused_link=None if link is None else link[2],
     )
 
 
 def _known(row: tuple[Any, ...]) -> KnownArchive:
-    content, id_, lower, upper, size, is_listed, downloaded_at, imported_at, messages, refused = row
+    content, form, id_, lower, upper, topics, offset, size, padding, is_listed, *states, messages, refused = row
+    downloaded_at, imported_at = states
     if imported_at is not None:
         state = State.IMPORTED
     elif refused is not None:
         state = State.REFUSED
     else:
         state = State.MISSING if downloaded_at is None else State.DOWNLOADED
-    return KnownArchive(Content(content), id_, TimeRange(lower, upper), size, bool(is_listed), state, messages, refused)
+    entry = IndexEntry(id_, TimeRange(lower, upper), tuple(json.loads(topics)), offset, size, padding)
+    return KnownArchive(Content(content), form, entry, bool(is_listed), state, messages, refused)

@@ -5,6 +5,8 @@ from enum import Enum
 from typing import NamedTuple, NewType
 
 from mailserver.communities.formats import TimeRange
+from mailserver.communities.index import IndexEntry
+from mailserver.communities.links import MagnetLink
 
 Content = NewType("Content", bytes)
 """What an archive is named by here: SHA-256 of the SHA-1 hashes of its pieces, 32 bytes.
@@ -24,34 +26,32 @@ class State(Enum):
 
 
 class ListedArchive(NamedTuple):
-    """An archive that an index lists. `id`: as the index has it. `offset`: where it begins in the file `data`."""
+    """An archive that an index lists. `form`: the name of the format."""
 
     content: Content
-    id: str
-    time_range: TimeRange
-    offset: int
-    size: int
+    form: str
+    entry: IndexEntry
 
 
 @dataclass(frozen=True, slots=True)
 class KnownArchive:
-    """What is known of an archive. `messages`: how many it has; None before it is imported."""
+    """What is known of an archive. `entry`: as the index has it that listed it last.
+
+    `messages`: how many it has; None before it is imported. `refused`: why it cannot be used.
+    """
 
     content: Content
-    id: str
-    time_range: TimeRange
-    size: int
+    form: str
+    entry: IndexEntry
     is_listed: bool
     state: State
-    messages: int | None
-    refused: str | None
+    messages: int | None = None
+    refused: str | None = None
 
-
-class Link(NamedTuple):
-    """A magnet link that the control node has signed. `clock`: Unix milliseconds; the highest is the newest."""
-
-    clock: int
-    uri: str
+    @property
+    def time_range(self) -> TimeRange:
+        """Of which time it is."""
+        return self.entry.time_range
 
 
 class HistoryMessage(NamedTuple):
@@ -79,5 +79,5 @@ class Overview:
     unarchived: int
     oldest: int | None
     newest: int | None
-    link: Link | None
+    link: MagnetLink | None
     refused_link: str | None

@@ -10,14 +10,15 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from mailserver.communities.checking import Finding
 from mailserver.communities.formats import TimeRange
 from mailserver.community.member.records import Content, HistoryMessage
-from mailserver.errors import DecodeError, MailserverError
+from mailserver.errors import MailserverError
 from mailserver.ids.envelopes import NS
 from mailserver.store.sqlite.connections import transaction
 
 Load = Callable[[Content], Sequence[HistoryMessage]]
-"""Reads and checks a downloaded archive. DecodeError: it cannot be used. DownloadLost: it is not there."""
+"""Reads and checks a downloaded archive. ArchiveRefused: it cannot be used. DownloadLost: it is not there."""
 
 _PUT = """
     INSERT INTO messages (timestamp, hash, topic, payload, signer, meta, version, is_archived)
@@ -27,6 +28,17 @@ _PUT = """
 _PUT_ARCHIVED = f"{_PUT} ON CONFLICT (timestamp, hash) DO UPDATE SET is_archived = 1 WHERE NOT is_archived"
 
 _PUT_RECENT = f"{_PUT} ON CONFLICT DO NOTHING"
+
+
+class ArchiveRefused(MailserverError):
+    """A downloaded archive cannot be used; `findings` says why."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__(findings)
+        self.findings = findings
+
+    def __str__(self) -> str:
+        return "; ".join(f"{finding.fault.value} ({finding.detail})" for finding in self.findings)
 
 
 class DownloadLost(MailserverError):
@@ -65,7 +77,7 @@ def replace_range(
         for content in downloaded:
             try:
                 messages = load(content)
-            except DecodeError as error:
+            except ArchiveRefused as error:
                 done.refused[content] = str(error)
                 refuse(connection, content, str(error))
                 continue

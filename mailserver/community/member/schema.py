@@ -32,10 +32,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """
         CREATE TABLE archives (
             content BLOB PRIMARY KEY,               -- SHA-256 of the SHA-1 hashes of its pieces
-            id TEXT NOT NULL,                       -- as its index has it
+            form TEXT NOT NULL,                     -- the format of the index that listed it
+            id TEXT NOT NULL,                       -- as this index has it, like all that follows
             lower INTEGER NOT NULL,                 -- Unix seconds: its range is [lower, upper)
             upper INTEGER NOT NULL,
+            topics TEXT NOT NULL,                   -- content topics, a JSON list
+            offset INTEGER NOT NULL,                -- where in `data` it begins, in bytes
             size INTEGER NOT NULL,                  -- bytes, with padding
+            padding INTEGER NOT NULL,               -- bytes outside of the encoded message
             is_listed INTEGER NOT NULL,             -- whether the index that was read last has it
             downloaded_at INTEGER,                  -- Unix seconds; NULL: it is not, or not any more
             imported_at INTEGER,                    -- Unix seconds; NULL: it is not

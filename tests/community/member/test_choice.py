@@ -1,13 +1,17 @@
+from dataclasses import replace
+
 import pytest
 
 from mailserver.communities.formats import TimeRange
+from mailserver.communities.index import SPEC
 from mailserver.community.member.choice import Choice, Mode, downloaded_ranges, missing
 from mailserver.community.member.records import KnownArchive, State
-from tests.community.member.worlds import WEEK_S, content, week
+from tests.community.member.worlds import WEEK_S, content, listed, week
 
 
 def known(name: str, number: int, state: State = State.MISSING, *, is_listed: bool = True) -> KnownArchive:
-    return KnownArchive(content(name), name, week(number), 102_400, is_listed, state, None, None)
+    archive = listed(name, number)
+    return KnownArchive(content(name), SPEC, replace(archive.entry, id=name), is_listed, state)
 
 
 ARCHIVES = (
@@ -32,7 +36,7 @@ ARCHIVES = (
     ids=["all", "latest", "inside", "two weeks", "before"],
 )
 def test_choice_names_archives_newest_first(choice: Choice, wanted: list[str]) -> None:
-    assert [archive.id for archive in choice.of(ARCHIVES)] == wanted
+    assert [archive.entry.id for archive in choice.of(ARCHIVES)] == wanted
 
 
 def test_latest_of_nothing_is_nothing() -> None:

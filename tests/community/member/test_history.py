@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from mailserver.codec.keys import NodeId
+from mailserver.communities.checking import Fault, Finding
 from mailserver.communities.formats import TimeRange
+from mailserver.communities.links import MagnetLink
 from mailserver.community.member.history import MAX_LINKS, History, open_history, read_messages, read_overview
-from mailserver.community.member.records import Content, HistoryMessage, Link, State
-from mailserver.community.member.replacing import DownloadLost
+from mailserver.community.member.records import Content, HistoryMessage, State
+from mailserver.community.member.replacing import ArchiveRefused, DownloadLost
 from mailserver.community.member.schema import HISTORY_FILE, SCHEMA_VERSION
-from mailserver.errors import DecodeError, StoreError
+from mailserver.errors import StoreError
 from tests.community.member.worlds import (
     NOW,
     OTHER_TOPIC,
@@ -106,18 +108,42 @@ async def test_archive_that_cannot_be_used_is_refused_and_the_others_are_importe
 
     def load(name: Content) -> Sequence[HistoryMessage]:
         if name == content("bad"):
-            raise DecodeError("message is truncated")
+            raise ArchiveRefused([Finding(Fault.UNREADABLE, "message is truncated")])
         return [message(5 * WEEK_S)]
 
     done = await history.replace(week(5), [content("bad"), content("good")], load, NOW)
 
-    assert done.refused == {content("bad"): "message is truncated"}
+    assert done.refused == {content("bad"): "it does not decode (message is truncated)"}
     assert done.imported == {content("good"): 1}
     assert messages_of(path) == [message(5 * WEEK_S), recent]
     assert {archive.content: archive.state for archive in read_overview(path).archives} == {
         content("good"): State.IMPORTED,
         content("bad"): State.REFUSED,
     }
+
+
+async def test_refused_archive_has_another_chance_when_another_index_says_something_else(
+    history: History, path: Path
+) -> None:
+    await history.list_archives([listed("a", 5)])
+    await history.refuse(content("a"), "it is of another range than the index says")
+
+    await history.list_archives([listed("a", 5)])
+    assert read_overview(path).archives[0].state is State.REFUSED
+
+    await history.list_archives([listed("a", 6)])
+    assert read_overview(path).archives[0].state is State.MISSING
+    assert read_overview(path).archives[0].time_range == week(6)
+
+
+async def test_imported_archive_stays_what_it_is_whatever_indexes_say(history: History, path: Path) -> None:
+    await import_week(history, 5, {"a": [message(5 * WEEK_S)]})
+
+    await history.list_archives([listed("a", 6)])
+
+    assert [(archive.time_range, archive.state) for archive in read_overview(path).archives] == [
+        (week(5), State.IMPORTED)
+    ]
 
 
 async def test_lost_download_is_missing_again(history: History, path: Path) -> None:
@@ -178,16 +204,16 @@ async def test_reader_sees_one_moment(history: History, path: Path) -> None:
 
 async def test_newest_links_are_remembered(history: History, path: Path) -> None:
     for clock in range(MAX_LINKS + 5):
-        await history.note_link(Link(clock, f"magnet:{clock}"), NOW)
-    await history.note_link(Link(3, "magnet:old"), NOW)
+        await history.note_link(MagnetLink(clock, f"magnet:{clock}"), NOW)
+    await history.note_link(MagnetLink(3, "magnet:old"), NOW)
 
-    assert read_overview(path).link == Link(MAX_LINKS + 4, f"magnet:{MAX_LINKS + 4}")
+    assert read_overview(path).link == MagnetLink(MAX_LINKS + 4, f"magnet:{MAX_LINKS + 4}")
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT count(*), min(clock) FROM links").fetchone() == (MAX_LINKS, 5)
 
 
 async def test_refused_link_is_remembered(history: History, path: Path) -> None:
-    await history.note_link(Link(1, "magnet:a"), NOW)
+    await history.note_link(MagnetLink(1, "magnet:a"), NOW)
 
     await history.refuse_link("magnet:a", "files have other names")
 

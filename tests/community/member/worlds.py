@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from mailserver.communities.formats import TimeRange
+from mailserver.communities.formats import PIECE_BYTES, TimeRange
+from mailserver.communities.index import SPEC, IndexEntry
 from mailserver.community.member.history import History, read_messages
 from mailserver.community.member.records import Content, HistoryMessage, ListedArchive
 from mailserver.ids.envelopes import NS
@@ -32,9 +33,10 @@ def content(name: str) -> Content:
     return Content(sha256(name.encode()).digest())
 
 
-def listed(name: str, number: int, offset: int = 0, size: int = 102_400) -> ListedArchive:
+def listed(name: str, number: int, topics: tuple[str, ...] = (TOPIC,)) -> ListedArchive:
     """An archive of a week."""
-    return ListedArchive(content(name), f"0x{content(name).hex()}", week(number), offset, size)
+    entry = IndexEntry(f"0x{content(name).hex()}", week(number), topics, 0, PIECE_BYTES, 0)
+    return ListedArchive(content(name), SPEC, entry)
 
 
 async def import_week(
