@@ -13,6 +13,7 @@ from mailserver.communities.index import IndexEntry
 from mailserver.communities.links import MagnetLink
 from mailserver.community.member.database import explained, open_worker, reading
 from mailserver.community.member.records import (
+    Attempt,
     Content,
     HistoryMessage,
     KnownArchive,
@@ -91,6 +92,27 @@ class History:
                 )
 
         await self._write(note)
+
+    async def refused_link(self, uri: str) -> str | None:
+        """Why a link is not to be fetched; None: nothing is known against it."""
+
+        def read(connection: sqlite3.Connection) -> str | None:
+            row = connection.execute("SELECT reason FROM refused_links WHERE uri = ?", (uri,)).fetchone()
+            return None if row is None else str(row[0])
+
+        return await self._write(read)
+
+    async def note_attempt(self, attempt: Attempt) -> bool:
+        """Remember the last attempt to fetch; whether its problem is another than that of the one before."""
+
+        def note(connection: sqlite3.Connection) -> bool:
+            with transaction(connection):
+                before = _attempt(connection)
+                connection.execute("DELETE FROM attempt")
+                connection.execute("INSERT INTO attempt VALUES (?, ?, ?)", attempt)
+            return before is None or (before.uri, before.problem) != (attempt.uri, attempt.problem)
+
+        return await self._write(note)
 
     async def list_archives(self, listed: Sequence[ListedArchive]) -> None:
         """Remember what an index lists. What it does not list is kept, and not listed any more."""
@@ -219,7 +241,13 @@ def _overview(connection: sqlite3.Connection) -> Overview:
         newest=newest,
         link=None if link is None else MagnetLink(link[0], link[1]),
         refused_link=None if link is None else link[2],
+        attempt=_attempt(connection),
     )
+
+
+def _attempt(connection: sqlite3.Connection) -> Attempt | None:
+    row = connection.execute("SELECT uri, at, problem FROM attempt").fetchone()
+    return None if row is None else Attempt(*row)
 
 
 def _known(row: tuple[Any, ...]) -> KnownArchive:

@@ -70,9 +70,21 @@ class HistoryMessage(NamedTuple):
     version: int | None = None
 
 
+class Attempt(NamedTuple):
+    """An attempt to fetch. `at`: Unix seconds. `problem`: why not all came that is wanted; None if it did."""
+
+    uri: str
+    at: int
+    problem: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What there is of a community. `oldest`, `newest`: of all messages. `unarchived`: those that no archive has."""
+    """What there is of a community.
+
+    `unarchived` counts the messages that no archive has; `oldest` and `newest` are of all. `link` is the newest one,
+    `refused_link` why its torrent cannot be used. `attempt` is the last one.
+    """
 
     archives: tuple[KnownArchive, ...]
     messages: int
@@ -81,3 +93,4 @@ class Overview:
     newest: int | None
     link: MagnetLink | None
     refused_link: str | None
+    attempt: Attempt | None

@@ -30,6 +30,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID
         """,
         """
+        CREATE TABLE attempt (                      -- the last one to fetch; one row, or none
+            uri TEXT NOT NULL,
+            at INTEGER NOT NULL,                    -- Unix seconds
+            problem TEXT                            -- why not all came that is wanted; NULL: it did
+        )
+        """,
+        """
         CREATE TABLE archives (
             content BLOB PRIMARY KEY,               -- SHA-256 of the SHA-1 hashes of its pieces
             form TEXT NOT NULL,                     -- the format of the index that listed it
