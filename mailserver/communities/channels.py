@@ -83,6 +83,11 @@ def chat_channel(chat_id: str, name: str = "") -> Channel:
     return Channel(name or chat_id, content_topic_of(topics.topic_of(chat_id)), key_from_password(chat_id))
 
 
+def universal_channel(community: CommunityId) -> Channel:
+    """The channel on whose topic status-go sends the messages of all channels of a community."""
+    return chat_channel(f"{id_text(community)}-memberUpdate")
+
+
 def special_channel(community: CommunityId) -> Channel:
     """The channel in which a community's magnet links are announced; it is not shown to people."""
     return chat_channel(f"{id_text(community)}-magnetlinks")

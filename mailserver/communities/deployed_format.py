@@ -12,11 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mailserver.codec.keccak import keccak256
-from mailserver.codec.protobuf import WireType, read_fields, write_bytes
+from mailserver.codec.protobuf import write_bytes
 from mailserver.communities.formats import (
     HASH_BYTES,
-    MAX_ARCHIVE_MESSAGES,
-    MAX_ARCHIVE_PIECES,
     PIECE_BYTES,
     CommunityMessage,
     EncodedArchive,
@@ -25,7 +23,7 @@ from mailserver.communities.formats import (
     TimeRange,
     chunks,
 )
-from mailserver.communities.metadata import MAX_SECOND, MetadataForm, number, some_bytes
+from mailserver.communities.metadata import MAX_SECOND, MetadataForm, check_zero, number, read_archive, some_bytes
 from mailserver.errors import DecodeError
 from mailserver.ids.envelopes import NS, content_topic_of, topic_of
 from mailserver.ids.waku_message import MAX_MESSAGE_BYTES
@@ -33,8 +31,9 @@ from mailserver.waku.envelope import TOPIC_BYTES, Envelope, Topic
 from mailserver.waku.payload import Opened
 from mailserver.waku2 import fields
 
-UNCOMPRESSED = b"\x04"
+_UNCOMPRESSED = b"\x04"
 SIG_BYTES = 65
+MAX_THIRD_PARTY_ID_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ _MESSAGE = {
     4: fields.data("payload", MAX_MESSAGE_BYTES),
     5: fields.data("padding", MAX_MESSAGE_BYTES),
     6: fields.data("hash", HASH_BYTES),
-    7: fields.data("third_party_id", 1024),
+    7: fields.data("third_party_id", MAX_THIRD_PARTY_ID_BYTES),
 }
 
 
@@ -102,7 +101,7 @@ def decode_message(data: bytes) -> DeployedMessage:
 
 def message_of(envelope: Envelope, opened: Opened) -> CommunityMessage:
     """The message of an envelope that the channel's key has opened."""
-    sig = b"" if opened.signer is None else UNCOMPRESSED + opened.signer
+    sig = b"" if opened.signer is None else _UNCOMPRESSED + opened.signer
     return message(
         DeployedMessage(sig, envelope.created, envelope.topic, opened.payload, opened.padding, envelope.hash())
     )
@@ -138,30 +137,20 @@ class DeployedFormat:
         topics = tuple(sorted(set(content_topics)))
         begin = write_bytes(2, _FORM.encode(time_range, topics))
         for chunk in chunks(time_range, topics, messages):
-            data = begin + b"".join(write_bytes(3, message.encoded) for message in chunk)
-            padding = padding_bytes(len(data))
-            yield EncodedArchive(time_range, topics, data + bytes(padding), padding, len(chunk))
+            parts = [begin, *(write_bytes(3, message.encoded) for message in chunk)]
+            padding = padding_bytes(sum(map(len, parts)))
+            parts.append(bytes(padding))
+            yield EncodedArchive(time_range, topics, b"".join(parts), padding, len(chunk))
 
     def decode_archive(self, data: bytes, padding: int) -> HistoryArchive:
         """See Format."""
-        if len(data) > MAX_ARCHIVE_PIECES * PIECE_BYTES:
-            raise DecodeError("history archive is too long", got=len(data), limit=MAX_ARCHIVE_PIECES * PIECE_BYTES)
         end = len(data) - padding
-        if end < 0 or data.count(0, end) != padding:
-            raise DecodeError("padding of a history archive is not zero, or too long", got=padding)
-        metadata, messages = b"", list[CommunityMessage]()
-        for field_number, wire_type, value in read_fields(data[:end]):
-            if not 2 <= field_number <= 3:
-                continue
-            if not isinstance(value, bytes) or wire_type is not WireType.LENGTH_DELIMITED:
-                raise DecodeError("field of a history archive has another wire type", got=field_number)
-            if field_number == 2:
-                metadata = value
-            else:
-                if len(messages) >= MAX_ARCHIVE_MESSAGES:
-                    raise DecodeError("history archive has too many messages", limit=MAX_ARCHIVE_MESSAGES)
-                messages.append(_message(decode_message(value), value))
-        time_range, topics = _FORM.decode(metadata)
+        if end < 0:
+            raise DecodeError("padding of a history archive is longer than itself", got=padding, limit=len(data))
+        check_zero(data, end)
+        found = read_archive(data[:end], padded=False)
+        time_range, topics = _FORM.decode(found.data("metadata") or b"")
+        messages = [_message(decode_message(each), each) for each in found.all_data("messages")]
         return HistoryArchive(time_range, topics, tuple(messages))
 
     def encode_entry(self, fields: EntryFields) -> bytes:

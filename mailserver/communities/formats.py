@@ -21,7 +21,7 @@ MAX_CHUNK_BYTES = 30_000_000
 MAX_ARCHIVE_MESSAGES = 500_000
 """How many messages one holds: more than fit into MAX_CHUNK_BYTES of sealed ones."""
 
-MAX_ARCHIVE_PIECES = 1000
+MAX_ARCHIVE_BYTES = 1000 * PIECE_BYTES
 """How long one may be that we read: 102 MB. Deployed ones count only payloads and signers for their 30,000,000."""
 
 MAX_TOPICS = 1000

@@ -1,24 +1,21 @@
 """Magnet links, as they are announced in a community's special channel (61/STATUS "Message archive distribution").
 
-A link is a CommunityMessageArchiveMagnetlink: clock (1, milliseconds of the Unix clock), magnet_uri (2). It is the
-payload of an ApplicationMetadataMessage: signature (1, 65 bytes), payload (2), type (3), where the signature is that of
-the community over Keccak-256 of the payload, V being 0 or 1. The specification gives the payload three other names.
-
-status-go puts the whole into field 102, `public_message`, of a ProtocolMessage (5/SECURE-TRANSPORT), as it does with
-all public messages. Both forms are read. Only the community may announce: what others have signed is ignored.
+A link is a CommunityMessageArchiveMagnetlink: clock (1, milliseconds of the Unix clock), magnet_uri (2). The
+specification gives it three other names. It is the payload of an ApplicationMetadataMessage of type 43 that the
+community has signed, see `application`. Only the community may announce: what others have signed is ignored.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mailserver.codec.keccak import keccak256
-from mailserver.codec.keys import SIGNATURE_BYTES, PrivateKey, recover
+from mailserver.codec.keys import PrivateKey
 from mailserver.codec.protobuf import write_bytes
+from mailserver.communities.application import open_application_message, sign_application_message
 from mailserver.communities.channels import CommunityId, community_id
 from mailserver.communities.metadata import number
 from mailserver.errors import DecodeError
 from mailserver.waku2 import fields
-from mailserver.waku2.fields import MAX_U32, MAX_U64
+from mailserver.waku2.fields import MAX_U64
 
 WAIT_S = 20.0
 """How long to wait for another link after the last one (61/STATUS "Downloading message archives")."""
@@ -27,7 +24,7 @@ MAX_WAIT_S = 300.0
 """How long the first of them waits at most. Without this, whoever posts old links again could hold it up for ever."""
 
 MAX_URI_BYTES = 16 * 1024
-MAX_PAYLOAD_BYTES = 64 * 1024
+MAX_LINK_MESSAGE_BYTES = 64 * 1024
 
 COMMUNITY_ARCHIVE_MAGNETLINK = 43
 """The type of an ApplicationMetadataMessage that has a link."""
@@ -44,19 +41,20 @@ class MagnetLink(NamedTuple):
     uri: str
 
 
-def encode_link(link: MagnetLink, key: PrivateKey, *, wrapped: bool = False) -> bytes:
+def encode_link(link: MagnetLink, key: PrivateKey) -> bytes:
     """Sign a link, for the payload of an envelope.
 
     status-go takes only envelopes whose payload somebody has signed (7/WAKU-DATA), whoever it is.
 
     Args:
         key: the community's.
-        wrapped: in a ProtocolMessage, as status-go does it.
     """
-    payload = number(1, link.clock) + write_bytes(2, link.uri.encode())
-    signature = key.sign(keccak256(payload))
-    message = write_bytes(1, signature) + write_bytes(2, payload) + number(3, COMMUNITY_ARCHIVE_MAGNETLINK)
-    return write_bytes(_PUBLIC_MESSAGE, message) if wrapped else message
+    return sign_application_message(_encode(link), COMMUNITY_ARCHIVE_MAGNETLINK, key)
+
+
+def next_clock(now_ms: int, last: int) -> int:
+    """The clock of the next link: greater than that of the last one, even if our clock was set back in between."""
+    return max(now_ms, last + 1)
 
 
 def open_link(data: bytes, community: CommunityId) -> MagnetLink:
@@ -68,23 +66,19 @@ def open_link(data: bytes, community: CommunityId) -> MagnetLink:
         ForeignLink: another has signed it, or it is something else than a link.
         DecodeError: it does not parse, or a bound is passed.
     """
-    if len(data) > MAX_PAYLOAD_BYTES:
-        raise DecodeError("message in a special channel is too long", got=len(data), limit=MAX_PAYLOAD_BYTES)
-    wrapped = fields.read(data, _PROTOCOL_MESSAGE).data("public_message")
-    message = fields.read(data if wrapped is None else wrapped, _APPLICATION_METADATA_MESSAGE)
-    payload, signature = message.data("payload") or b"", message.data("signature") or b""
-    if message.number("type") != COMMUNITY_ARCHIVE_MAGNETLINK:
-        raise ForeignLink("message in a special channel is no magnet link", got=message.number("type"))
-    if len(signature) != SIGNATURE_BYTES:
-        raise ForeignLink("magnet link is not signed", got=len(signature), limit=SIGNATURE_BYTES)
-    try:
-        signer = recover(signature, keccak256(payload))
-    except DecodeError as error:
-        raise ForeignLink("signature of a magnet link fits no key") from error
-    if community_id(signer) != community:
-        raise ForeignLink("magnet link is not signed by the community", got=community_id(signer).hex())
-    link = fields.read(payload, _LINK)
+    if len(data) > MAX_LINK_MESSAGE_BYTES:
+        raise DecodeError("message in a special channel is too long", got=len(data), limit=MAX_LINK_MESSAGE_BYTES)
+    message = open_application_message(data)
+    if message.type != COMMUNITY_ARCHIVE_MAGNETLINK:
+        raise ForeignLink("message in a special channel is no magnet link", got=message.type)
+    if message.signer is None or community_id(message.signer) != community:
+        raise ForeignLink("magnet link is not signed by the community")
+    link = fields.read(message.payload, _LINK)
     return MagnetLink(link.number("clock") or 0, link.text("magnet_uri") or "")
+
+
+def _encode(link: MagnetLink) -> bytes:
+    return number(1, link.clock) + write_bytes(2, link.uri.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +130,4 @@ class NewestLink:
         return self.taken
 
 
-_PUBLIC_MESSAGE = 102
-_PROTOCOL_MESSAGE = {_PUBLIC_MESSAGE: fields.data("public_message", MAX_PAYLOAD_BYTES)}
-_APPLICATION_METADATA_MESSAGE = {
-    1: fields.data("signature", SIGNATURE_BYTES),
-    2: fields.data("payload", MAX_PAYLOAD_BYTES),
-    3: fields.number("type", MAX_U32),
-}
 _LINK = {1: fields.number("clock", MAX_U64), 2: fields.data("magnet_uri", MAX_URI_BYTES)}

@@ -1,4 +1,6 @@
-"""WakuMessageArchiveMetadata and WakuMessageArchiveIndexMetadata, in which both formats are alike.
+"""The protobuf messages in which both formats are alike, and what they differ in.
+
+WakuMessageArchiveMetadata and WakuMessageArchiveIndexMetadata:
 
                                      specification             deployed
     1  version                       1                         absent
@@ -15,16 +17,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mailserver.codec.protobuf import write_bytes, write_number
-from mailserver.communities.formats import MAX_ARCHIVE_PIECES, MAX_TOPICS, PIECE_BYTES, EntryFields, TimeRange
+from mailserver.communities.formats import (
+    MAX_ARCHIVE_BYTES,
+    MAX_ARCHIVE_MESSAGES,
+    MAX_TOPICS,
+    EntryFields,
+    TimeRange,
+)
 from mailserver.errors import DecodeError
 from mailserver.ids.waku_message import MAX_CONTENT_TOPIC_BYTES
 from mailserver.waku2 import fields
 from mailserver.waku2.fields import MAX_U32, MAX_U64
 
+LATEST_VERSION = 1
+"""Of everything. status-go leaves it out, which reads as 0."""
+
 MAX_SECOND = 2**33
 """The latest time of a range or message, in Unix seconds. In nanoseconds, it fits into 64 bits with sign."""
 
 MAX_METADATA_BYTES = 1024 * 1024
+MAX_ENCODED_MESSAGE_BYTES = 4 * 1024 * 1024
+"""The longest message that is read. Envelopes have at most 1 MiB, and messages of Waku v2 less."""
+
 MAX_DATA_BYTES = 2**46
 """The longest `data` of a community: 64 TiB."""
 
@@ -33,7 +47,7 @@ MAX_DATA_BYTES = 2**46
 class MetadataForm:
     """How a format writes metadata.
 
-    `version`: what it writes, and the highest that it reads. `unit`: how many of its units a second has. `whole`: in
+    `version`: what it writes. `unit`: how many of its units a second has. `whole`: in
     how many bytes it counts sizes. `encode_topic` and `decode_topic` raise DecodeError for what the format cannot have.
     """
 
@@ -61,7 +75,7 @@ class MetadataForm:
                 format cannot have, or a bound is passed.
         """
         found = fields.read(data, _METADATA)
-        self.check_version(found)
+        check_version(found)
         lower, upper = (self._second(found.number(name) or 0) for name in ("from", "to"))
         if lower >= upper:
             raise DecodeError("range of a history archive is empty", got=f"{lower} to {upper}")
@@ -85,25 +99,15 @@ class MetadataForm:
             DecodeError: as `decode`.
         """
         found = fields.read(data, _ENTRY)
-        self.check_version(found)
+        check_version(found)
         time_range, content_topics = self.decode(found.data("metadata") or b"")
         size = (found.number("size") or 0) * self.whole
-        if not 0 < size <= MAX_ARCHIVE_PIECES * PIECE_BYTES:
-            raise DecodeError("size of a history archive is out of bounds", got=size, limit=MAX_ARCHIVE_PIECES)
+        if not 0 < size <= MAX_ARCHIVE_BYTES:
+            raise DecodeError("size of a history archive is out of bounds", got=size, limit=MAX_ARCHIVE_BYTES)
         padding = (found.number("padding") or 0) if self.whole == 1 else 0
         if padding >= size:
             raise DecodeError("padding of a history archive is as long as itself", got=padding, limit=size)
         return EntryFields(time_range, content_topics, found.number("offset") or 0, size, padding)
-
-    def check_version(self, found: fields.Fields) -> None:
-        """Check the version of what has been read.
-
-        Raises:
-            DecodeError: it is a later one.
-        """
-        version = found.number("version") or 0
-        if version > self.version:
-            raise DecodeError("version of a history archive is not known", got=version, limit=self.version)
 
     def _second(self, value: int) -> int:
         second, rest = divmod(value, self.unit)
@@ -112,6 +116,44 @@ class MetadataForm:
         if second > MAX_SECOND:
             raise DecodeError("range of a history archive is too late", got=second, limit=MAX_SECOND)
         return second
+
+
+def read_archive(data: bytes, *, padded: bool) -> fields.Fields:
+    """Read a WakuMessageArchive, without what may follow it: `metadata`, and all `messages`.
+
+    Args:
+        padded: whether it has a field for padding, which is checked.
+    Raises:
+        DecodeError: not protobuf, a later version, its padding is not zero, or a bound is passed.
+    """
+    if len(data) > MAX_ARCHIVE_BYTES:
+        raise DecodeError("history archive is too long", got=len(data), limit=MAX_ARCHIVE_BYTES)
+    found = fields.read(data, _PADDED_ARCHIVE if padded else _ARCHIVE)
+    check_version(found)
+    for padding in found.all_data("padding"):
+        check_zero(padding, 0)
+    return found
+
+
+def check_version(found: fields.Fields) -> None:
+    """Check the version of what has been read.
+
+    Raises:
+        DecodeError: it is a later one.
+    """
+    version = found.number("version") or 0
+    if version > LATEST_VERSION:
+        raise DecodeError("version of a history archive is not known", got=version, limit=LATEST_VERSION)
+
+
+def check_zero(data: bytes, at: int) -> None:
+    """Check that all bytes from `at` on are zero.
+
+    Raises:
+        DecodeError: one is not.
+    """
+    if data.count(0, at) != len(data) - at:
+        raise DecodeError("padding of a history archive is not zero")
 
 
 def number(field_number: int, value: int) -> bytes:
@@ -124,19 +166,27 @@ def some_bytes(field_number: int, value: bytes) -> bytes:
     return write_bytes(field_number, value) if value else b""
 
 
-VERSION = fields.number("version", MAX_U32)
+_VERSION = fields.number("version", MAX_U32)
 
 _METADATA = {
-    1: VERSION,
+    1: _VERSION,
     2: fields.number("from", MAX_U64),
     3: fields.number("to", MAX_U64),
     4: fields.data("content_topic", MAX_CONTENT_TOPIC_BYTES, MAX_TOPICS),
 }
 
 _ENTRY = {
-    1: VERSION,
+    1: _VERSION,
     2: fields.data("metadata", MAX_METADATA_BYTES),
     3: fields.number("offset", MAX_DATA_BYTES),
-    4: fields.number("size", MAX_ARCHIVE_PIECES * PIECE_BYTES),
-    5: fields.number("padding", MAX_ARCHIVE_PIECES * PIECE_BYTES),
+    4: fields.number("size", MAX_ARCHIVE_BYTES),
+    5: fields.number("padding", MAX_ARCHIVE_BYTES),
 }
+
+_ARCHIVE = {
+    1: _VERSION,
+    2: fields.data("metadata", MAX_METADATA_BYTES),
+    3: fields.data("messages", MAX_ENCODED_MESSAGE_BYTES, MAX_ARCHIVE_MESSAGES),
+}
+
+_PADDED_ARCHIVE = _ARCHIVE | {4: fields.data("padding", MAX_ARCHIVE_BYTES, most_often=2)}

@@ -10,10 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mailserver.codec import varint
-from mailserver.codec.protobuf import WireType, read_fields, write_bytes, write_number
+from mailserver.codec.protobuf import write_bytes, write_number
 from mailserver.communities.formats import (
-    MAX_ARCHIVE_MESSAGES,
-    MAX_ARCHIVE_PIECES,
     PIECE_BYTES,
     CommunityMessage,
     EncodedArchive,
@@ -22,13 +20,12 @@ from mailserver.communities.formats import (
     TimeRange,
     chunks,
 )
-from mailserver.communities.metadata import MetadataForm
+from mailserver.communities.metadata import LATEST_VERSION, MetadataForm, read_archive
 from mailserver.errors import DecodeError
 from mailserver.ids.envelopes import NS, message_of
 from mailserver.ids.waku_message import WakuMessage, decode_message
 from mailserver.waku.envelope import Envelope
 
-VERSION = 1
 _PADDING = 4
 
 
@@ -60,7 +57,7 @@ class SpecFormat:
     ) -> Iterator[EncodedArchive]:
         """See Format."""
         topics, made = tuple(sorted(set(content_topics))), 0
-        begin = write_number(1, VERSION) + write_bytes(2, _FORM.encode(time_range, topics))
+        begin = write_number(1, LATEST_VERSION) + write_bytes(2, _FORM.encode(time_range, topics))
         for chunk in chunks(time_range, topics, messages):
             yield self._encode(begin, time_range, topics, chunk)
             made += 1
@@ -71,26 +68,9 @@ class SpecFormat:
         """See Format."""
         if padding:
             raise DecodeError("padding stands outside of a history archive", got=padding, limit=0)
-        if len(data) > MAX_ARCHIVE_PIECES * PIECE_BYTES:
-            raise DecodeError("history archive is too long", got=len(data), limit=MAX_ARCHIVE_PIECES * PIECE_BYTES)
-        metadata, messages = b"", list[CommunityMessage]()
-        for number, wire_type, value in read_fields(data):
-            if number == 1 and isinstance(value, int) and wire_type is WireType.VARINT:
-                if value > VERSION:
-                    raise DecodeError("version of a history archive is not known", got=value, limit=VERSION)
-            elif number > _PADDING:
-                continue
-            elif not isinstance(value, bytes) or wire_type is not WireType.LENGTH_DELIMITED or number == 1:
-                raise DecodeError("field of a history archive has another wire type", got=number)
-            elif number == 2:
-                metadata = value
-            elif number == 3:
-                if len(messages) >= MAX_ARCHIVE_MESSAGES:
-                    raise DecodeError("history archive has too many messages", limit=MAX_ARCHIVE_MESSAGES)
-                messages.append(self._message(decode_message(value), value))
-            elif value.count(0) != len(value):
-                raise DecodeError("padding of a history archive is not zero")
-        time_range, topics = _FORM.decode(metadata)
+        found = read_archive(data, padded=True)
+        time_range, topics = _FORM.decode(found.data("metadata") or b"")
+        messages = [self._message(decode_message(each), each) for each in found.all_data("messages")]
         return HistoryArchive(time_range, topics, tuple(messages))
 
     def encode_entry(self, fields: EntryFields) -> bytes:
@@ -109,8 +89,9 @@ class SpecFormat:
     def _encode(
         self, begin: bytes, time_range: TimeRange, topics: tuple[str, ...], messages: list[CommunityMessage]
     ) -> EncodedArchive:
-        data = begin + b"".join(write_bytes(3, message.encoded) for message in messages)
-        return EncodedArchive(time_range, topics, data + padding(len(data)), 0, len(messages))
+        parts = [begin, *(write_bytes(3, message.encoded) for message in messages)]
+        parts.append(padding_field(sum(map(len, parts))))
+        return EncodedArchive(time_range, topics, b"".join(parts), 0, len(messages))
 
 
 def waku_message(message: CommunityMessage) -> WakuMessage:
@@ -122,7 +103,7 @@ def waku_message(message: CommunityMessage) -> WakuMessage:
     return decode_message(message.encoded)
 
 
-def padding(length: int, piece_bytes: int = PIECE_BYTES) -> bytes:
+def padding_field(length: int, piece_bytes: int = PIECE_BYTES) -> bytes:
     """The field that makes so many bytes a multiple of `piece_bytes`; nothing, if they are.
 
     The specification has the padding filled "until" the size is a multiple. This need not end: a field of bytes takes
@@ -155,4 +136,4 @@ def _decode_topic(value: bytes) -> str:
         raise DecodeError("content topic is not UTF-8") from error
 
 
-_FORM = MetadataForm(VERSION, NS, PIECE_BYTES, _encode_topic, _decode_topic)
+_FORM = MetadataForm(LATEST_VERSION, NS, PIECE_BYTES, _encode_topic, _decode_topic)
