@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mailserver.communities.checking import check_index
+from mailserver.communities.choosing import Choice
 from mailserver.communities.index import HistoryIndex, decode_index
-from mailserver.community.member.choice import Choice, downloaded_ranges, missing
+from mailserver.community.member.choice import downloaded_ranges, missing, wanted
 from mailserver.community.member.downloads import Downloads, content_of
 from mailserver.community.member.history import History
 from mailserver.community.member.importing import Loader
@@ -210,10 +211,10 @@ class Fetcher:
 
     async def _fetch_missing(self, info: TorrentInfo, link: MagnetLink, on_progress: OnProgress) -> Fetched:
         archives = (await self._history.overview()).archives
-        wanted = missing(self._choice.of(archives))
-        total, done = sum(len(archive.entry.pieces) for archive in wanted), 0
+        to_fetch = missing(wanted(archives, self._choice))
+        total, done = sum(len(archive.entry.pieces) for archive in to_fetch), 0
         fetched = await self._import()  # what is left of an attempt before
-        for batch in _batches(wanted):
+        for batch in _batches(to_fetch):
 
             def show(_: str, pieces: int, __: int | None, before: int = done) -> None:
                 on_progress("fetching", before + pieces, total)
@@ -258,10 +259,10 @@ class _IndexRefused(MailserverError):
     """An index cannot be used."""
 
 
-def _batches(wanted: Sequence[KnownArchive]) -> Iterator[list[KnownArchive]]:
-    """Cut what is wanted into batches of whole ranges."""
+def _batches(archives: Sequence[KnownArchive]) -> Iterator[list[KnownArchive]]:
+    """Cut what is to be fetched into batches of whole ranges."""
     batch: list[KnownArchive] = []
-    for archive in wanted:
+    for archive in archives:
         is_next_range = bool(batch) and archive.time_range != batch[-1].time_range
         if is_next_range and sum(each.entry.size for each in batch) >= BATCH_BYTES:
             yield batch

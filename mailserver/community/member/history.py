@@ -24,6 +24,7 @@ from mailserver.community.member.records import (
 from mailserver.community.member.replacing import Load, Replaced, nanoseconds, put_recent, refuse, replace_range
 from mailserver.store.sqlite.connections import transaction
 from mailserver.store.sqlite.worker import Worker
+from mailserver.waku.envelope import Topic
 
 T = TypeVar("T")
 
@@ -156,16 +157,19 @@ class History:
         """Take what mailservers send; return how many are new. Ranges that archives have said are left as they are."""
         return await self._write(lambda connection: put_recent(connection, messages))
 
-    async def note_asked(self, mailserver: NodeId, until: int) -> None:
-        """A mailserver was asked for all that was created before `until`, in Unix seconds."""
-        await self._set_each("INSERT OR REPLACE INTO asked VALUES (?, ?)", [(mailserver, until)])
+    async def note_asked(self, mailserver: NodeId, topics: Iterable[Topic], until: int) -> None:
+        """A mailserver was asked for all that was created on these topics before `until`, in Unix seconds."""
+        await self._set_each(
+            "INSERT OR REPLACE INTO asked VALUES (?, ?, ?)", [(mailserver, topic, until) for topic in topics]
+        )
 
-    async def asked_until(self, mailserver: NodeId) -> int | None:
-        """Up to when a mailserver was asked; None: it never was."""
+    async def asked_until(self, mailserver: NodeId, topics: Collection[Topic]) -> int | None:
+        """Up to when a mailserver was asked for all of these topics; None: for one of them it never was."""
 
         def read(connection: sqlite3.Connection) -> int | None:
-            row = connection.execute("SELECT until FROM asked WHERE mailserver = ?", (mailserver,)).fetchone()
-            return None if row is None else int(row[0])
+            rows = connection.execute("SELECT topic, until FROM asked WHERE mailserver = ?", (mailserver,))
+            known = dict(rows.fetchall())
+            return min((known[topic] for topic in topics), default=None) if known.keys() >= {*topics} else None
 
         return await self._write(read)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mailserver.communities.checking import check_archive
-from mailserver.communities.deployed_format import UNCOMPRESSED, deployed_message
+from mailserver.communities.deployed_format import deployed_message
 from mailserver.communities.formats import CommunityMessage
 from mailserver.communities.index import DEPLOYED, format_named
 from mailserver.communities.spec_format import waku_message
@@ -55,5 +55,5 @@ def _unwrap_deployed(message: CommunityMessage) -> HistoryMessage:
         message.hash,
         message.content_topic,
         whole.payload,
-        signer=whole.sig.removeprefix(UNCOMPRESSED) or None,
+        signer=whole.sig[1:] or None,  # without the 0x04 of an uncompressed point
     )

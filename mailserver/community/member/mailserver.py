@@ -7,16 +7,17 @@ a restart, but for the last minutes, in which messages may have been late. When 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 from mailserver.catchup.page_rules import PAGE_TIMEOUT_S, PageBuffer, PageTooLong, SourceLies, Walk
-from mailserver.catchup.ranges import LATE_S, Range, cut_window
+from mailserver.catchup.ranges import LATE_S, Range, cut_window, unite
+from mailserver.catchup.request_pow import RequestTooDear, request_pow
 from mailserver.catchup.retry import backoff_s
 from mailserver.client.mail_client import MailClient, NoAnswer, RequestFailed, connect
 from mailserver.client.sealing import TooMuchWork
 from mailserver.codec.keys import Enode, NodeId
-from mailserver.errors import ConnectionLost
+from mailserver.errors import ConnectionLost, DecodeError, StoreError
 from mailserver.mail.answer import AnswerCheck
 from mailserver.mail.request import Cursor
 from mailserver.net.sessions import random_key
@@ -29,19 +30,19 @@ log = logging.getLogger(__name__)
 HISTORY_S = 30 * SECONDS_PER_DAY
 """How far back mailservers are asked (61/STATUS "Fetching message history archives")."""
 
-MAX_LIVE_BATCH = 256
-"""How many live envelopes are taken together, when so many wait."""
-
 
 class Diary(Protocol):
     """Remembers up to when a mailserver was asked; Unix seconds."""
 
-    async def asked_until(self, mailserver: NodeId) -> int | None:
-        """Up to when; None: it never was."""
+    async def asked_until(self, mailserver: NodeId, topics: Collection[Topic]) -> int | None:
+        """Up to when it was asked for all of these; None: for one of them it never was."""
 
-    async def note_asked(self, mailserver: NodeId, until: int) -> None:
-        """It was asked for all that was created before."""
+    async def note_asked(self, mailserver: NodeId, topics: Collection[Topic], until: int) -> None:
+        """It was asked for all that was created on them before."""
 
+
+FAILURES = (ConnectionLost, DecodeError, NoAnswer, RequestFailed, RequestTooDear, SourceLies, TimeoutError, TooMuchWork)
+"""What a mailserver may do to us. A TimeoutError is that it does not read what we send."""
 
 Take = Callable[[Sequence[Envelope]], Awaitable[None]]
 
@@ -76,6 +77,8 @@ class Mailserver:
         self._diary = diary
         self._take = take
         self._wall_clock = wall_clock
+        self._until: int | None = None
+        self._owed: list[Range] = []
         self._node_key = random_key()  # the same for all connections: mailservers count our requests by it
 
     async def follow(self) -> None:
@@ -89,8 +92,8 @@ class Mailserver:
                         failures = 0
                         async for envelope in live:
                             await self._take([envelope])
-            except (ConnectionLost, NoAnswer, RequestFailed, SourceLies, PageTooLong, TooMuchWork, TimeoutError) as error:
-                self._fail(str(error) or "it is too slow")
+            except (*FAILURES, StoreError) as error:
+                self._fail(str(error))
             failures += 1
             await asyncio.sleep(backoff_s(failures))
 
@@ -98,8 +101,7 @@ class Mailserver:
         """Ask for the last 30 days, and leave.
 
         Raises:
-            ConnectionLost, NoAnswer, RequestFailed, SourceLies, PageTooLong, TooMuchWork: it does not answer, or not as
-                it should.
+            MailserverError: one of FAILURES: it does not answer, or not as it should; or a StoreError.
         """
         async with connect(self.enode, self._client_id, self._node_key) as client:
             await self.ask(client)
@@ -108,43 +110,48 @@ class Mailserver:
         """Ask for what was not asked for yet, the newest day first.
 
         Raises:
-            ConnectionLost, NoAnswer, RequestFailed, SourceLies, PageTooLong, TooMuchWork: as `ask_once`.
+            MailserverError: as `ask_once`. What was answered until then is not asked for again on the next connection.
         """
         now = int(self._wall_clock())
-        asked_until = await self._diary.asked_until(self.enode.node_id)
-        since = now - HISTORY_S if asked_until is None else max(asked_until - LATE_S, now - HISTORY_S)
-        rest: Range | None = Range(max(since, 0), now)
-        check = AnswerCheck()
-        while rest is not None:
-            window, rest = cut_window(rest)
-            await self._ask_window(client, Walk(window), check)
-        await self._diary.note_asked(self.enode.node_id, now)
-        self._note_faults(check)
+        if self._until is None:
+            self._until = await self._diary.asked_until(self.enode.node_id, self._topics)
+        since = now - HISTORY_S if self._until is None else max(self._until - LATE_S, now - HISTORY_S)
+        self._owed = unite([*self._owed, Range(max(since, 0), now)])
+        self._until = now
+        while self._owed:
+            window, rest = cut_window(self._owed[0])
+            await self._ask_window(client, Walk(window))
+            self._owed[:1] = [] if rest is None else [rest]
+        await self._diary.note_asked(self.enode.node_id, self._topics, now)
         self.problem = ""
         self.answered.set()
 
-    async def _ask_window(self, client: MailClient, walk: Walk, check: AnswerCheck) -> None:
+    async def _ask_window(self, client: MailClient, walk: Walk) -> None:
         cursor: Cursor | None = None
+        check = AnswerCheck()
         while True:
             try:
                 envelopes, cursor = await self._ask_page(client, walk, cursor, check)
             except PageTooLong:
                 walk.shrink()
+                check = AnswerCheck()  # what was dropped comes again
                 continue
             await self._take(envelopes)
             if cursor is None:
+                self._note_faults(check)
                 return
             walk.note([(envelope.created, envelope.hash()) for envelope in envelopes], cursor)
 
     async def _ask_page(
         self, client: MailClient, walk: Walk, cursor: Cursor | None, check: AnswerCheck
     ) -> tuple[Sequence[Envelope], Cursor | None]:
+        min_pow = request_pow(client.settings.pow_requirement, 0.0)
         request = walk.request(cursor, Interest(topics=self._topics))
         now = asyncio.get_running_loop().time
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PAGE_TIMEOUT_S) as deadline:
                 buffer = PageBuffer(on_full=lambda: deadline.reschedule(now()))
-                completion = await client.request(request, self._key, buffer, check=check)
+                completion = await client.request(request, self._key, buffer, min_pow=min_pow, check=check)
                 if not buffer.is_full:  # it may have filled up in the moment in which the page ended
                     return buffer.envelopes, completion.cursor
         raise PageTooLong

@@ -79,8 +79,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX messages_unarchived ON messages (timestamp) WHERE NOT is_archived",
         """
         CREATE TABLE asked (
-            mailserver BLOB PRIMARY KEY,            -- node id, 64 bytes
-            until INTEGER NOT NULL                  -- Unix seconds: it was asked for all that was created before
+            mailserver BLOB NOT NULL,               -- node id, 64 bytes
+            topic BLOB NOT NULL,                    -- 4 bytes
+            until INTEGER NOT NULL,                 -- Unix seconds: it was asked for all that was created before
+            PRIMARY KEY (mailserver, topic)
         ) WITHOUT ROWID
         """,
     ),

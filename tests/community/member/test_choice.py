@@ -2,9 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from mailserver.communities.choosing import All, Between, Choice, Latest
 from mailserver.communities.formats import TimeRange
 from mailserver.communities.index import SPEC
-from mailserver.community.member.choice import Choice, Mode, downloaded_ranges, missing
+from mailserver.community.member.choice import downloaded_ranges, missing, wanted
 from mailserver.community.member.records import KnownArchive, State
 from tests.community.member.worlds import WEEK_S, content, listed, week
 
@@ -25,22 +26,22 @@ ARCHIVES = (
 
 
 @pytest.mark.parametrize(
-    ("choice", "wanted"),
+    ("choice", "names"),
     [
-        (Choice(), ["c", "chunk", "b", "a", "late"]),
-        (Choice(Mode.LATEST), ["c", "chunk"]),
-        (Choice(Mode.RANGE, TimeRange(2 * WEEK_S - 1, 2 * WEEK_S)), ["a", "late"]),
-        (Choice(Mode.RANGE, TimeRange(2 * WEEK_S - 1, 2 * WEEK_S + 1)), ["b", "a", "late"]),
-        (Choice(Mode.RANGE, TimeRange(0, WEEK_S)), []),
+        (All(), ["c", "chunk", "b", "a", "late"]),
+        (Latest(), ["c", "chunk"]),
+        (Between(TimeRange(2 * WEEK_S - 1, 2 * WEEK_S)), ["a", "late"]),
+        (Between(TimeRange(2 * WEEK_S - 1, 2 * WEEK_S + 1)), ["b", "a", "late"]),
+        (Between(TimeRange(0, WEEK_S)), []),
     ],
     ids=["all", "latest", "inside", "two weeks", "before"],
 )
-def test_choice_names_archives_newest_first(choice: Choice, wanted: list[str]) -> None:
-    assert [archive.entry.id for archive in choice.of(ARCHIVES)] == wanted
+def test_choice_names_archives_newest_first(choice: Choice, names: list[str]) -> None:
+    assert [archive.entry.id for archive in wanted(ARCHIVES, choice)] == names
 
 
 def test_latest_of_nothing_is_nothing() -> None:
-    assert Choice(Mode.LATEST).of([]) == []
+    assert wanted([], Latest()) == []
 
 
 def test_only_what_is_neither_here_nor_refused_is_missing() -> None:

@@ -25,8 +25,9 @@ from tests.community.member.worlds import (
     messages_of,
     week,
 )
+from tests.mailservers import NEWS, SPORT
 
-NODE = NodeId(bytes(64))
+NODE, OTHER_NODE = NodeId(bytes(64)), NodeId(bytes([1]) * 64)
 
 
 @pytest.fixture
@@ -170,7 +171,7 @@ async def test_import_that_fails_midway_changes_nothing(history: History, path: 
     with pytest.raises(OverflowError):
         await history.replace(week(5), [content("a")], lambda _: [message(5 * WEEK_S), wrong], NOW)
 
-    await history.note_asked(NODE, 1)
+    await history.note_asked(NODE, [NEWS], 1)
     assert messages_of(path) == [recent]
     assert read_overview(path).archives[0].state is State.DOWNLOADED
 
@@ -221,12 +222,18 @@ async def test_refused_link_is_remembered(history: History, path: Path) -> None:
 
 
 async def test_mailserver_is_remembered_up_to_when_it_was_asked(history: History) -> None:
-    assert await history.asked_until(NODE) is None
+    assert await history.asked_until(NODE, [NEWS]) is None
 
-    await history.note_asked(NODE, 5)
-    await history.note_asked(NODE, 7)
+    await history.note_asked(NODE, [NEWS], 5)
+    await history.note_asked(NODE, [NEWS], 7)
 
-    assert await history.asked_until(NODE) == 7
+    assert await history.asked_until(NODE, [NEWS]) == 7
+    assert await history.asked_until(NODE, [NEWS, SPORT]) is None
+    assert await history.asked_until(OTHER_NODE, [NEWS]) is None
+
+    await history.note_asked(NODE, [SPORT], 6)
+
+    assert await history.asked_until(NODE, [NEWS, SPORT]) == 6
 
 
 async def test_everything_is_there_after_a_restart(path: Path) -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from mailserver.codec.keys import NodeId
 from mailserver.codec.protobuf import read_fields, write_bytes
-from mailserver.communities.deployed_format import UNCOMPRESSED, DeployedFormat, DeployedMessage, message
+from mailserver.communities.deployed_format import DeployedFormat, DeployedMessage, message
 from mailserver.communities.formats import PIECE_BYTES, CommunityMessage, EncodedArchive
-from mailserver.communities.spec_format import padding
+from mailserver.communities.spec_format import padding_field
 from mailserver.community.member.choice import downloaded_ranges
 from mailserver.community.member.downloads import Downloads, content_of
 from mailserver.community.member.history import History, open_history, read_overview
@@ -81,7 +81,7 @@ async def test_archives_of_the_specification_are_unwrapped(world: World) -> None
 
 async def test_deployed_archives_are_unwrapped(world: World) -> None:
     signer = NodeId(bytes(range(64)))
-    opened = message(DeployedMessage(UNCOMPRESSED + signer, FIVE, topic_of(TOPICS[0]), b"hello", b"", bytes(32)))
+    opened = message(DeployedMessage(b"\x04" + signer, FIVE, topic_of(TOPICS[0]), b"hello", b"", bytes(32)))
     unsigned = message(DeployedMessage(b"", FIVE + 1, topic_of(TOPICS[0]), b"", b"", b""))
 
     await world.download(published({week(5): [opened, unsigned]}, DeployedFormat()))
@@ -165,7 +165,7 @@ async def test_archive_with_a_message_of_elsewhere_is_refused(
     fields = [write_bytes(number, value) for number, _, value in read_fields(encoded.data) if isinstance(value, bytes)]
     body = fields[0] + write_bytes(3, stray.encoded)
     made = Published()
-    made.append(replace(encoded, data=body + padding(len(body))))
+    made.append(replace(encoded, data=body + padding_field(len(body))))
     await world.download(made)
 
     await world.import_all()
