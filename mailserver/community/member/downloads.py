@@ -6,7 +6,6 @@ again when it is read.
 """
 
 import hashlib
-import os
 from collections.abc import Collection
 from pathlib import Path
 
@@ -65,18 +64,16 @@ class Downloads:
         """Which of these are not there."""
         return [content for content in contents if not self._path(content).exists()]
 
-    def remove_others(self, contents: Collection[Content]) -> None:
-        """Remove all that is there but for these: it is imported, refused, or was being written.
+    def clear(self) -> None:
+        """Remove all that is there: it is imported, refused, or was being written.
 
         Raises:
             OSError: something cannot be removed.
         """
         if not self._folder.exists():
             return
-        kept = {self._path(content).name for content in contents}
-        for name in os.listdir(self._folder):  # noqa: PTH208 - names are all that is needed
-            if name not in kept:
-                (self._folder / name).unlink()
+        for path in self._folder.iterdir():
+            path.unlink()
 
     def _path(self, content: Content) -> Path:
         return self._folder / content.hex()

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from mailserver.communities.checking import check_index
 from mailserver.communities.choosing import Choice
@@ -25,6 +26,9 @@ from mailserver.torrents.client import Progress, TorrentProcess
 from mailserver.torrents.errors import LinkRefused, TorrentError, TorrentRefused
 from mailserver.torrents.info import DATA_FILE, INDEX_FILE, TorrentInfo
 from mailserver.torrents.magnet import MagnetLink
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -106,14 +110,14 @@ class Fetcher:
         """
         archives = (await self._history.overview()).archives
         downloaded = [archive.content for archive in archives if archive.state is State.DOWNLOADED]
-        await self._history.note_lost(await asyncio.to_thread(self._downloads.lost, downloaded))
+        await self._history.note_lost(await on_disk(self._downloads.lost, downloaded))
         fetched = await self._import()
-        info = await asyncio.to_thread(self._load_torrent)
+        info = await on_disk(self._load_torrent)
         if info is not None:
             try:
-                await self._enter(info, None)
+                await self._enter(info)
                 await self._torrents.fetch(info, self._folder / TORRENT, [])
-            except TorrentError as error:
+            except (TorrentError, OSError) as error:
                 log.warning("torrent not offered again community=%s cause=%r", self._name, str(error))
         return fetched
 
@@ -146,9 +150,9 @@ class Fetcher:
             link = MagnetLink.decode(uri)
             on_progress("looking for the torrent", 0, None)
             info = await self._torrents.metadata(link)
-            await self._enter(info, link)
+            await self._enter(info)
             await self._fetch_pieces(info, link, [info.index_pieces], "fetching the index", on_progress)
-            index = await asyncio.to_thread(self._read_index, info)
+            index = await on_disk(self._read_index, info)
             await self._list(info, index)
             return await self._fetch_missing(info, link, on_progress)
         except (LinkRefused, TorrentRefused, _IndexRefused) as error:
@@ -159,14 +163,13 @@ class Fetcher:
         except OSError as error:
             raise CannotFetch(f"cannot write the download: {error.strerror}", is_final=False) from error
 
-    async def _enter(self, info: TorrentInfo, link: MagnetLink | None) -> None:
+    async def _enter(self, info: TorrentInfo) -> None:
         """Leave the torrent before, and take this one into the folder."""
         if self._torrent is not None and self._torrent.info_hash == info.info_hash:
             return
         await self.leave()
-        if link is not None:
-            await asyncio.to_thread(write_atomically, self._folder / TORRENT_FILE, info.info.hex())
-        await asyncio.to_thread(make_folder, self._folder / TORRENT, PRIVATE_FOLDER)
+        await on_disk(write_atomically, self._folder / TORRENT_FILE, info.info.hex())
+        await on_disk(make_folder, self._folder / TORRENT, PRIVATE_FOLDER)
         self._torrent = info
 
     def _load_torrent(self) -> TorrentInfo | None:
@@ -231,7 +234,7 @@ class Fetcher:
         data = self._folder / TORRENT / DATA_FILE
         for archive in batch:
             entry = archive.entry
-            await asyncio.to_thread(self._downloads.keep, archive.content, data, entry.offset, entry.size)
+            await on_disk(self._downloads.keep, archive.content, data, entry.offset, entry.size)
         await self._history.note_downloaded([archive.content for archive in batch], int(self._wall_clock()))
 
     async def _import(self) -> Fetched:
@@ -247,12 +250,25 @@ class Fetcher:
             fetched += Fetched(
                 imported=len(done.imported), messages=sum(done.imported.values()), refused=len(done.refused)
             )
-        await asyncio.to_thread(self._downloads.remove_others, [])
+        try:
+            await on_disk(self._downloads.clear)
+        except OSError as error:
+            log.warning("downloads not removed community=%s error=%r", self._name, error.strerror)
         return fetched
 
     def _report(self, refused: dict[Content, str]) -> None:
         for content, reason in refused.items():
             log.warning("archive refused community=%s content=%s cause=%r", self._name, content.hex()[:16], reason)
+
+
+async def on_disk(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do some work in a thread. Whoever is cancelled waits for its end: nobody else uses the same files meanwhile."""
+    working = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait([working])
+        raise
 
 
 class _IndexRefused(MailserverError):
