@@ -44,6 +44,18 @@ defined here. A class whose name begins with an underscore never leaves its modu
       What a client of Waku v2 got wrong:
       UnknownCursor            [gateway.index.values] it wants to go on behind a message that is not known: tell it so
 
+      Torrents of communities:
+      TorrentError             [torrents.errors] something did not work with one
+        LinkRefused              [torrents.errors] a magnet link cannot be used: leave it alone
+        TorrentRefused           [torrents.errors] it is not one of a community: leave it alone, see `.refusal`
+        StaleLink                [torrents.errors] nobody has the torrent of a link: wait for the next link
+        FetchStalled             [torrents.errors] no piece came for too long: try later, or with the next link
+          WrongPieces              [torrents.errors] and some that came were wrong
+        TorrentDiskError         [torrents.errors] its files cannot be read or written, or are not its own
+        TorrentSuperseded        [torrents.errors] it was dropped while it was fetched: ordinary
+        RequestFault             [torrents.errors] the process did not do what was asked: becomes one of those above
+        CannotListen             [torrents.errors] the process cannot listen: becomes a StartupError
+
       Disks, and what is on them:
       StoreError               the store could not do it, and nothing was confirmed: refuse, and try again later
         NotIndexedYet            [store.message_ids] it cannot find by id before it has indexed its envelopes: try later

@@ -20,7 +20,7 @@ ORDER = (
     ("waku2", "wakuid"),
     ("communities",),
     ("files", "limits", "metrics"),
-    ("handoff",),
+    ("handoff", "torrents"),
     ("net", "store"),
     ("archive",),
     ("archive/access", "archive/index"),
@@ -115,6 +115,8 @@ EXPORT_ONLY = {"cronsim", "numpy", "py4j", "pyarrow", "pyspark"}  # the extra `e
 ARCHIVE_ONLY = {"numpy", "pyarrow"}  # but for these, the extra `archive`, in the rooms that it is for
 ARCHIVE_ROOMS = {"archive/access", "archive/index", "archive/reading"}
 
+OF_ONE_ROOM = {"libtorrent": "torrents"}  # the extra `communities`, for a process of its own
+
 LAST_PURE_LAYER = LAYERS["communities"]  # time and randomness come as arguments, results leave as values
 IMPURE = {
     "aiosqlite",
@@ -179,6 +181,8 @@ def fault(path: str, target: str) -> str | None:
     layer = LAYERS[importer]
     if package in EXPORT_ONLY and not (importer in ARCHIVE_ROOMS and package in ARCHIVE_ONLY):
         return f"mailserver does without {package}"
+    if OF_ONE_ROOM.get(package, importer) != importer:
+        return f"only {OF_ONE_ROOM[package]} sees {package}"
     if package != "mailserver":
         forbidden = layer <= LAST_PURE_LAYER and any(within(target, name) for name in IMPURE)
         return f"layer {layer} does no I/O" if forbidden else None
@@ -290,6 +294,8 @@ def test_no_module_is_too_long_to_be_read_at_once(folder: str, limit: int) -> No
         ("mailserver/communities/links.py", "from mailserver.waku2.frames import FrameReader"),
         ("mailserver/communities/links.py", "from mailserver.client import sealing"),
         ("mailserver/communities/ranges.py", "import time"),
+        ("mailserver/app/daemon.py", "import libtorrent"),
+        ("mailserver/torrents/session.py", "from mailserver.store.interface import Store"),
         ("mailserver/metrics/registry.py", "from mailserver.store.sqlite import schema"),
         ("mailserver/store/sqlite/writer.py", "from mailserver.net.connection import Connection"),
         ("mailserver/store/sqlite/writer.py", "from mailserver.app.config import Config"),

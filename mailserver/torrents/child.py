@@ -8,17 +8,23 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mailserver.errors import StartupError
-from mailserver.torrents.frames import Fault, Frame, encode_frame, read_frame
+from mailserver.torrents.errors import Fault, RequestFault
+from mailserver.torrents.frames import Frame, encode_frame, read_frame
 
 log = logging.getLogger(__name__)
 
 STOP_S = 10.0
 """How long the process may take to write down what it has, and to say goodbye to peers and trackers."""
+
+ENDS_S = 5.0
+"""How long it may take to end after its last word."""
 
 PING_INTERVAL_S = 15.0
 ANSWER_S = 30.0
@@ -32,15 +38,6 @@ RUNS_WELL_S = 60.0
 """After so long, the next pause is the first one again."""
 
 _COMMAND = (sys.executable, "-m", "mailserver.torrents.process")
-
-
-class RequestFault(Exception):
-    """The process could not do what a request asks for, or is not there any more."""
-
-    def __init__(self, fault: Fault, text: str) -> None:
-        super().__init__(fault, text)
-        self.fault = fault
-        self.text = text
 
 
 @dataclass(slots=True)
@@ -165,6 +162,7 @@ class Child:
         except OSError as error:
             return error.strerror or str(error)
         assert process.stdout is not None
+        ended = asyncio.create_task(process.wait())
         silent = False
         pinging: asyncio.Task[None] | None = None
 
@@ -190,12 +188,14 @@ class Child:
                 pinging.add_done_callback(on_silence)
             while (frame := await read_frame(process.stdout)) is not None:
                 self._on_frame(frame)
+            await asyncio.wait({ended}, timeout=ENDS_S)
         finally:
             self._process = None
             if pinging is not None:
                 pinging.cancel()
-            _kill(process)
-            code = await process.wait()
+            if not ended.done():
+                _kill(process)
+            code = await ended
         return f"no answer for {ANSWER_S:g} s" if silent else f"exit code {code}"
 
     async def _ping(self) -> None:
@@ -222,5 +222,6 @@ class Child:
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
+    """Not `process.kill()`, which reaps a process that has just ended: asyncio then takes 255 for its exit code."""
     with contextlib.suppress(ProcessLookupError):
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)

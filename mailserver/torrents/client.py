@@ -13,9 +13,17 @@ from types import TracebackType
 from typing import Self
 
 from mailserver.errors import LocalProtocolError, StartupError
-from mailserver.torrents.child import Child, RequestFault
-from mailserver.torrents.errors import FetchStalled, StaleLink, TorrentDiskError, TorrentSuperseded, WrongPieces
-from mailserver.torrents.frames import Fault, Frame, decode_bytes, encode_bytes, encode_pieces
+from mailserver.torrents.child import Child
+from mailserver.torrents.errors import (
+    Fault,
+    FetchStalled,
+    RequestFault,
+    StaleLink,
+    TorrentDiskError,
+    TorrentSuperseded,
+    WrongPieces,
+)
+from mailserver.torrents.frames import Frame, decode_bytes, encode_bytes, encode_pieces
 from mailserver.torrents.info import TorrentInfo
 from mailserver.torrents.magnet import Address, MagnetLink
 from mailserver.torrents.settings import TorrentSettings
@@ -191,7 +199,7 @@ class TorrentProcess:
         torrents = tuple(
             TorrentStatistics(**{**each, "info_hash": bytes.fromhex(each["info_hash"])}) for each in answer["torrents"]
         )
-        return Statistics(self.port, self.restarts, answer["connections"], answer["memory_bytes"], torrents)
+        return Statistics(self.port, self.restarts, answer["memory_bytes"], torrents)
 
     def _of_link(self, link: MagnetLink) -> tuple[tuple[str, ...], tuple[Address, ...]]:
         """Trackers and peers, ours and the link's."""

@@ -17,6 +17,14 @@ class Refusal(Enum):
     TOO_LARGE = "it is larger than any history may be"
 
 
+class Fault(Enum):
+    """Why the torrent process does not do what a request asks for. The value is the word in the frame."""
+
+    LISTEN = "listen"
+    DISK = "disk"
+    DROPPED = "dropped"
+
+
 class TorrentError(MailserverError):
     """Something did not work with a torrent."""
 
@@ -116,3 +124,35 @@ class TorrentSuperseded(TorrentError):
 
     def __str__(self) -> str:
         return f"torrent {self.info_hash.hex()} was dropped"
+
+
+class RequestFault(TorrentError):
+    """The torrent process could not do what a request asks for, or is not there any more.
+
+    Args:
+        fault: why.
+        text: more, for people.
+    """
+
+    def __init__(self, fault: Fault, text: str) -> None:
+        super().__init__(fault, text)
+        self.fault = fault
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"{self.fault.value}: {self.text}"
+
+
+class CannotListen(TorrentError):
+    """The address where peers shall reach us cannot be used.
+
+    Args:
+        cause: what the system said.
+    """
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return self.cause

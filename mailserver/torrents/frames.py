@@ -9,7 +9,7 @@ info dictionaries in base64, pieces are lists of [first, behind the last]. The s
     {"id": 3, "op": "fetch", "info_hash", "pieces"}                  -> {}, once they are on disk
     {"id": 4, "op": "forget", "request": 3}                          no answer: nobody waits for that request any more
     {"id": 5, "op": "drop", "info_hash"}                             -> {}, once nothing of the torrent is open
-    {"id": 6, "op": "statistics"}                                    -> {"connections", "memory_bytes", "torrents": [..]}
+    {"id": 6, "op": "statistics"}                                    -> {"memory_bytes", "torrents": [..]}
     {"id": 7, "op": "ping"}                                          -> {}
     {"id": 8, "op": "stop"}                                          -> {}, once all is on disk; then it ends
 
@@ -21,7 +21,6 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterable
-from enum import Enum
 from typing import Any, TypeAlias
 
 Frame: TypeAlias = dict[str, Any]
@@ -30,15 +29,6 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 """Two and a half times the largest info dictionary in base64."""
 
 _LENGTH_BYTES = 4
-
-
-class Fault(Enum):
-    """Why a request failed."""
-
-    LISTEN = "listen"
-    DISK = "disk"
-    DROPPED = "dropped"
-    METADATA = "metadata"
 
 
 def encode_frame(frame: Frame) -> bytes:

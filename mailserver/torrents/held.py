@@ -30,7 +30,9 @@ class HeldPieces:
 
     def __init__(self, info: TorrentInfo, folder: Path) -> None:
         self.known: set[int] = set()
-        """What `held` says, or has been found right since."""
+        """The pieces that `held` says are there, and those that have been found right since."""
+        self.checked: set[int] = set()
+        """Those that this process has read from disk."""
         self._info = info
         self._folder = folder
         self._saved: set[int] = set()
@@ -66,8 +68,10 @@ class HeldPieces:
                 content = b"" if opened[name] < 0 else os.pread(opened[name], size, offset)
                 if hashlib.sha1(content, usedforsecurity=False).digest() == self._info.piece_hash(piece):
                     self.known.add(piece)
+                    self.checked.add(piece)
                 else:
                     self.known.discard(piece)
+                    self.checked.discard(piece)
                     wrong.add(piece)
         return wrong
 

@@ -37,13 +37,11 @@ class Statistics:
     Args:
         port: where it listens.
         restarts: how often it ended by itself, and was started again.
-        connections: with peers, of all torrents.
         memory_bytes: of the process, as resident.
         torrents: those that are seeded or fetched.
     """
 
     port: int
     restarts: int
-    connections: int
     memory_bytes: int
     torrents: tuple[TorrentStatistics, ...]
