@@ -157,9 +157,9 @@ class DeployedFormat:
         """See Format."""
         return _FORM.encode_entry(fields)
 
-    def decode_entry(self, data: bytes) -> EntryFields:
+    def decode_entries(self, encoded: Iterable[bytes]) -> list[EntryFields]:
         """See Format."""
-        return _FORM.decode_entry(data)
+        return _FORM.decode_entries(encoded)
 
 
 def padding_bytes(length: int, piece_bytes: int = PIECE_BYTES) -> int:

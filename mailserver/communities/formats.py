@@ -128,11 +128,11 @@ class Format(Protocol):
     def encode_entry(self, fields: EntryFields) -> bytes:
         """Encode what an index says of an archive (WakuMessageArchiveIndexMetadata)."""
 
-    def decode_entry(self, data: bytes) -> EntryFields:
-        """Decode it.
+    def decode_entries(self, encoded: Iterable[bytes]) -> list[EntryFields]:
+        """Decode many of them.
 
         Raises:
-            DecodeError: it does not parse, or a bound is passed.
+            DecodeError: one does not parse, or a bound is passed.
         """
 
 

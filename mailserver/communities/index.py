@@ -101,14 +101,13 @@ def decode_index(data: bytes) -> HistoryIndex:
     values = _values(data)
     if not values and data:
         raise DecodeError("index lists no history archives: it may be encrypted", got=len(data))
-    form: DeployedFormat | SpecFormat = SpecFormat("")
-    if any(_is_deployed(value) for value in values.values()):
-        form = DeployedFormat()
-    entries = []
+    deployed = _is_deployed(next(iter(values.values()), b""))
+    form: DeployedFormat | SpecFormat = DeployedFormat() if deployed else SpecFormat("")
     for name, value in values.items():
         if name != _id(value):
             raise DecodeError("id of a history archive is not that of its entry", got=name)
-        entries.append(IndexEntry(name, *form.decode_entry(value)))
+    found = form.decode_entries(values.values())
+    entries = [IndexEntry(name, *entry) for name, entry in zip(values, found, strict=True)]
     entries.sort(key=lambda entry: (entry.offset, entry.id))
     return HistoryIndex(form.name, tuple(entries))
 

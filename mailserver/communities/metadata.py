@@ -13,10 +13,11 @@ WakuMessageArchiveMetadata and WakuMessageArchiveIndexMetadata:
 in every encoder of proto3. Ranges are half-open: `to` is the first moment that is no part of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from mailserver.codec.protobuf import write_bytes, write_number
+from mailserver.codec.protobuf import WireType, write_bytes, write_number
 from mailserver.communities.formats import (
     MAX_ARCHIVE_BYTES,
     MAX_ARCHIVE_MESSAGES,
@@ -74,12 +75,7 @@ class MetadataForm:
             DecodeError: not protobuf, a later version, a range that is empty or not in whole seconds, a topic that the
                 format cannot have, or a bound is passed.
         """
-        found = fields.read(data, _METADATA)
-        check_version(found)
-        lower, upper = (self._second(found.number(name) or 0) for name in ("from", "to"))
-        if lower >= upper:
-            raise DecodeError("range of a history archive is empty", got=f"{lower} to {upper}")
-        return TimeRange(lower, upper), tuple(map(self.decode_topic, found.all_data("content_topic")))
+        return self._decode(data, {})
 
     def encode_entry(self, entry: EntryFields) -> bytes:
         """WakuMessageArchiveIndexMetadata."""
@@ -92,15 +88,19 @@ class MetadataForm:
         ]
         return b"".join(parts)
 
-    def decode_entry(self, data: bytes) -> EntryFields:
-        """Read it.
+    def decode_entries(self, encoded: Iterable[bytes]) -> list[EntryFields]:
+        """Read many of them.
 
         Raises:
             DecodeError: as `decode`.
         """
+        known: dict[bytes, _Tail] = {}
+        return [self._decode_entry(data, known) for data in encoded]
+
+    def _decode_entry(self, data: bytes, known: dict[bytes, "_Tail"]) -> EntryFields:
         found = fields.read(data, _ENTRY)
         check_version(found)
-        time_range, content_topics = self.decode(found.data("metadata") or b"")
+        time_range, content_topics = self._decode(found.data("metadata") or b"", known)
         size = (found.number("size") or 0) * self.whole
         if not 0 < size <= MAX_ARCHIVE_BYTES:
             raise DecodeError("size of a history archive is out of bounds", got=size, limit=MAX_ARCHIVE_BYTES)
@@ -109,6 +109,20 @@ class MetadataForm:
             raise DecodeError("padding of a history archive is as long as itself", got=padding, limit=size)
         return EntryFields(time_range, content_topics, found.number("offset") or 0, size, padding)
 
+    def _decode(self, data: bytes, known: dict[bytes, "_Tail"]) -> tuple[TimeRange, tuple[str, ...]]:
+        # Nearly all entries of an index list the same topics, in the same bytes: these are read once.
+        at = _end_of_numbers(data)
+        head, tail = fields.read(data[:at], _METADATA), known.get(data[at:])
+        if tail is None:
+            read = fields.read(data[at:], _METADATA)
+            tail = known[data[at:]] = _Tail(read, tuple(map(self.decode_topic, read.all_data("content_topic"))))
+        check_version(head)
+        check_version(tail.read)
+        lower, upper = self._second(_last("from", head, tail.read)), self._second(_last("to", head, tail.read))
+        if lower >= upper:
+            raise DecodeError("range of a history archive is empty", got=f"{lower} to {upper}")
+        return TimeRange(lower, upper), tail.content_topics
+
     def _second(self, value: int) -> int:
         second, rest = divmod(value, self.unit)
         if rest:
@@ -116,6 +130,30 @@ class MetadataForm:
         if second > MAX_SECOND:
             raise DecodeError("range of a history archive is too late", got=second, limit=MAX_SECOND)
         return second
+
+
+class _Tail(NamedTuple):
+    """What follows the numbers with which metadata begins."""
+
+    read: fields.Fields
+    content_topics: tuple[str, ...]
+
+
+def _last(name: str, head: fields.Fields, tail: fields.Fields) -> int:
+    """A number: what comes twice counts as it comes last."""
+    found = tail.number(name)
+    return (head.number(name) if found is None else found) or 0
+
+
+def _end_of_numbers(data: bytes) -> int:
+    """Where the fields 1 to 3 end with which metadata begins, if they are numbers as they should be."""
+    at = 0
+    while at < len(data) and data[at] in _NUMBERS:
+        at += 1
+        while at < len(data) and data[at] >= 0x80:
+            at += 1
+        at += 1
+    return at
 
 
 def read_archive(data: bytes, *, padded: bool) -> fields.Fields:
@@ -167,6 +205,8 @@ def some_bytes(field_number: int, value: bytes) -> bytes:
 
 
 _VERSION = fields.number("version", MAX_U32)
+
+_NUMBERS = bytes(number << 3 | WireType.VARINT for number in (1, 2, 3))
 
 _METADATA = {
     1: _VERSION,

@@ -77,9 +77,9 @@ class SpecFormat:
         """See Format."""
         return _FORM.encode_entry(fields)
 
-    def decode_entry(self, data: bytes) -> EntryFields:
+    def decode_entries(self, encoded: Iterable[bytes]) -> list[EntryFields]:
         """See Format."""
-        return _FORM.decode_entry(data)
+        return _FORM.decode_entries(encoded)
 
     def _message(self, message: WakuMessage, encoded: bytes) -> CommunityMessage:
         return CommunityMessage(

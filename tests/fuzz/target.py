@@ -17,6 +17,7 @@ MODULES = (
     "ids",
     "reconcile",
     "waku2",
+    "communities",
     "feed_socket",
     "wakuid",
     "rpc",
