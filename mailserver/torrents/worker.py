@@ -274,8 +274,9 @@ class Worker:
 
     async def _drop(self, info_hash: bytes) -> Frame:
         async with self._locks[info_hash]:
-            if (torrent := self._torrents.pop(info_hash, None)) is not None:
+            if (torrent := self._torrents.get(info_hash)) is not None:
                 await self._leave(torrent)
+                del self._torrents[info_hash]  # not before: it is told meanwhile that all is written
         return {}
 
     async def _leave(self, torrent: _Torrent) -> None:
