@@ -115,9 +115,12 @@ def _info_hash(digits: str) -> bytes:
     if len(digits) != _HASH_CHARACTERS:
         raise LinkRefused("has an info hash that is not 40 hexadecimal digits")
     try:
-        return bytes.fromhex(digits)
+        info_hash = bytes.fromhex(digits)
     except ValueError as error:
         raise LinkRefused("has an info hash that is not 40 hexadecimal digits") from error
+    if not any(info_hash):
+        raise LinkRefused("names no torrent: its info hash is zero")  # to libtorrent, this means that there is none
+    return info_hash
 
 
 def _peer(text: str) -> Address | None:
