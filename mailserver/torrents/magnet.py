@@ -5,6 +5,7 @@ else a link may name are left alone: nobody shall make us fetch addresses of the
 Spec: 61/STATUS "Creating magnet links".
 """
 
+import contextlib
 import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -112,15 +113,14 @@ def decode_address(text: str) -> Address:
 
 
 def _info_hash(digits: str) -> bytes:
-    if len(digits) != _HASH_CHARACTERS:
-        raise LinkRefused("has an info hash that is not 40 hexadecimal digits")
-    try:
-        info_hash = bytes.fromhex(digits)
-    except ValueError as error:
-        raise LinkRefused("has an info hash that is not 40 hexadecimal digits") from error
-    if not any(info_hash):
-        raise LinkRefused("names no torrent: its info hash is zero")  # to libtorrent, this means that there is none
-    return info_hash
+    if len(digits) == _HASH_CHARACTERS:
+        with contextlib.suppress(ValueError):
+            info_hash = bytes.fromhex(digits)
+            if info_hash.hex() == digits:  # it may have skipped blanks
+                if not any(info_hash):  # to libtorrent, this means that there is none
+                    raise LinkRefused("names no torrent: its info hash is zero")
+                return info_hash
+    raise LinkRefused("has an info hash that is not 40 hexadecimal digits")
 
 
 def _peer(text: str) -> Address | None:

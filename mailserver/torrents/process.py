@@ -4,6 +4,7 @@ It ends when it is told to, and at once when the service is gone: what it had no
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -31,7 +32,7 @@ def main() -> None:
 async def _run(out: int) -> None:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
 
     def send(frame: Frame) -> None:
         """Write a frame, however long the service takes to read it; what it does not read, we need not do."""
@@ -46,7 +47,7 @@ async def _run(out: int) -> None:
     if start is None:
         return
     ours, alerts = socket.socketpair()
-    with ours, alerts:
+    with ours, alerts, contextlib.closing(pipe):
         ours.setblocking(False)
         session = Session(_settings(start["settings"]), alerts.fileno())
         try:

@@ -1,15 +1,14 @@
 """A member's fetcher and a control node, each with a libtorrent of its own, on loopback."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from mailserver.communities.choosing import All, Between, Choice, Latest
-from mailserver.communities.formats import TimeRange
-from mailserver.community.member.fetching import CannotFetch, Fetched, Fetcher
+from mailserver.communities.choosing import All, Choice
+from mailserver.community.member.fetching import Fetched, Fetcher
 from mailserver.community.member.history import History, open_history, read_overview
 from mailserver.community.member.records import State
 from mailserver.community.member.schema import HISTORY_FILE
