@@ -7,6 +7,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
       Those of the wire:
       DecodeError              bytes do not parse. Whoever knows whose bytes they are translates it.
         TooManyEnvelopes         [waku.envelope] a long packet has more envelopes than are taken from one
+        ForeignLink              [communities.links] a message in a special channel is no link of its community: ignore it
         OtherVersion             [reconcile.wire] the other side speaks another negentropy: compare in another way
       RemoteProtocolError      the peer broke a rule: close its connection with `.reason`
       Libp2pFault              [libp2p.faults] a libp2p peer broke a rule: close its connection, count `.cause`
@@ -80,6 +81,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
       CompactionRunning        [handoff.archived] another run has the store: do not start
       CatchupError             [catchup.ledger] what sources owe us cannot be read or written: exit code 1
         TooManySources           [catchup.catchup] no room for one more source: it is not asked
+      CommunityError           [community.owner.record] a community of ours cannot be used, or changed so: exit code 1
       BackupError              [data_dir.backup] there is no backup: exit code 1
 
       The operator:

@@ -42,7 +42,7 @@ FLOORS = {
         90, "run, check, backup, salvage and sync as people start them, in processes of their own"
     ),
     "mailserver/communities": Floor(99, SMALL),
-    "mailserver/community": Floor(95, "ends of sockets and of the torrent process, which tests of whole processes reach"),
+    "mailserver/community": Floor(97, SMALL),
     "mailserver/data_dir": Floor(90, "salvage, which the command's tests start as a process"),
     "mailserver/doctor": Floor(97, "calls to the system that a host refuses: adjtimex, names of hosts"),
     "mailserver/feed_socket": Floor(98, SMALL),

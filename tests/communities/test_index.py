@@ -46,14 +46,16 @@ def test_index_of_ten_years_is_read_in_50_ms(form: Format) -> None:
     listed = entries(form, TEN_YEARS, community(channels=50).content_topics)
     encoded = encode_index(form, listed)
 
-    took = []
-    for _ in range(5):
-        began = time.process_time()
-        found = decode_index(encoded)
-        took.append(time.process_time() - began)
+    took = min(seconds(encoded) for _ in range(5))
 
-    assert found == HistoryIndex(form.name, (*listed,))
-    assert min(took) < 0.05
+    assert decode_index(encoded) == HistoryIndex(form.name, (*listed,))
+    assert took < 0.05
+
+
+def seconds(encoded: bytes) -> float:
+    began = time.process_time()
+    decode_index(encoded)
+    return time.process_time() - began
 
 
 @both
