@@ -116,8 +116,13 @@ class MemberFolder:
     community: CommunityId
 
     @property
+    def record(self) -> Path:
+        """What was said."""
+        return self.path / RECORD_FILE
+
+    @property
     def history(self) -> Path:
-        """Its history."""
+        """Its history, which is made when it is first fetched."""
         return self.path / HISTORY_FILE
 
     def read(self) -> Joined:
@@ -127,7 +132,7 @@ class MemberFolder:
             MembershipError: it was not joined, or the record cannot be read.
         """
         joined = read_record(
-            self.path / RECORD_FILE,
+            self.record,
             _decode,
             version=RECORD_VERSION,
             what="record of a membership",
@@ -136,7 +141,7 @@ class MemberFolder:
         if joined is None:
             raise MembershipError(f"community {id_text(self.community)} was not joined")
         if joined.community != self.community:
-            raise MembershipError(f"{self.path / RECORD_FILE} is of another community")
+            raise MembershipError(f"{self.record} is of another community")
         return joined
 
     def write(self, joined: Joined) -> None:
@@ -147,7 +152,7 @@ class MemberFolder:
         """
         try:
             make_folder(self.path, PRIVATE_FOLDER)
-            write_atomically(self.path / RECORD_FILE, json.dumps(joined.to_json(), indent=2) + "\n")
+            write_atomically(self.record, json.dumps(joined.to_json(), indent=2) + "\n")
         except OSError as error:
             raise MembershipError(f"cannot write {self.path}: {error.strerror}") from error
 

@@ -229,9 +229,12 @@ async def test_download_that_was_cut_off_goes_on_where_it_ended(
     uri = await seeded.publish(made)
     half = len(made.data) // PIECE_BYTES // 2
     async with fetcher(tmp_path / "member", torrents) as (member, _):
-        cut = asyncio.create_task(
-            member.fetch(uri, lambda step, done, total: cut.cancel() if total and done >= half else None)
-        )
+
+        def cut_off(step: str, done: int, total: int | None) -> None:
+            if total is not None and done >= half:
+                cut.cancel()
+
+        cut = asyncio.create_task(member.fetch(uri, cut_off))
         with pytest.raises(asyncio.CancelledError):
             await cut
         held = next(iter((await torrents.statistics()).torrents)).held
