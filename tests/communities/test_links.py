@@ -194,9 +194,7 @@ class Arrival:
     after: int
 
 
-@given(
-    arrivals=st.lists(st.builds(Arrival, st.integers(0, 20), st.integers(0, 40)), min_size=1, max_size=30)
-)
+@given(arrivals=st.lists(st.builds(Arrival, st.integers(0, 20), st.integers(0, 40)), min_size=1, max_size=30))
 def test_links_are_taken_in_order_after_silence_and_the_last_is_the_newest_of_all(arrivals: list[Arrival]) -> None:
     newest, now, last, taken = NewestLink(), 0.0, 0.0, list[MagnetLink]()
 

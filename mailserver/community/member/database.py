@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from mailserver.community.member.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
 from mailserver.errors import StoreError
-from mailserver.files import write_new
+from mailserver.files import sync_folder, write_new
 from mailserver.store.sqlite.connections import BUSY_TIMEOUT_S, pragma, transaction
 from mailserver.store.sqlite.worker import Worker
 
@@ -65,7 +65,7 @@ def explained(path: Path) -> Iterator[None]:
 def _connect_writer(path: Path) -> sqlite3.Connection:
     with contextlib.ExitStack() as unless_prepared, explained(path):
         if not path.exists():
-            write_new(path, b"")  # SQLite would follow the umask, and gives log and index the same permissions
+            _make(path)
         connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
         unless_prepared.callback(connection.close)
         _check_ours(connection, path)
@@ -74,25 +74,40 @@ def _connect_writer(path: Path) -> sqlite3.Connection:
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // pragma(connection, 'page_size')}")
         connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
-        for version in range(pragma(connection, "user_version"), SCHEMA_VERSION):
-            with transaction(connection):
-                for statement in MIGRATIONS[version]:
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version = {version + 1}")
+        _migrate(connection)
         unless_prepared.pop_all()
     return connection
 
 
+def _make(path: Path) -> None:
+    """Make an empty history under another name, and rename it: nobody reads one that has no tables yet."""
+    new = path.with_name(f"{path.name}.new")
+    for leftover in (new, new.with_name(f"{new.name}-journal")):
+        leftover.unlink(missing_ok=True)
+    write_new(new, b"")  # SQLite would follow the umask, and gives log and index the same permissions
+    with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as connection:
+        _migrate(connection)
+    new.replace(path)
+    sync_folder(path.parent)
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    for version in range(pragma(connection, "user_version"), SCHEMA_VERSION):
+        with transaction(connection):
+            for statement in MIGRATIONS[version]:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {version + 1}")
+
+
 def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
-    """Check what kind of file it is. An empty one is ours.
+    """Check what kind of file it is.
 
     Raises:
         StoreError: it is foreign, or of a later version.
     """
     application_id, version = pragma(connection, "application_id"), pragma(connection, "user_version")
-    ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master")
-    if application_id != APPLICATION_ID and (application_id or version or tables):
+    if application_id != APPLICATION_ID:
         raise StoreError(f"{path} is no history of a community (application_id {application_id:#x})")
     if version > SCHEMA_VERSION:
         raise StoreError(f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}: use a newer one")
