@@ -127,7 +127,7 @@ lock: ## write the lock files again: make lock ARGS="--upgrade"
 	$(LOCK) --extra gateway -c requirements-archive.lock -o requirements-gateway.lock && \
 	$(LOCK) --extra communities -c requirements-gateway.lock -o requirements-communities.lock && \
 	$(LOCK) --extra export --extra gateway --extra communities --group dev -c requirements-export.lock \
-		-c requirements-communities.lock -o requirements-dev.lock
+		-c requirements-gateway.lock -c requirements-communities.lock -o requirements-dev.lock
 
 audit: ## look up the locked versions among known vulnerabilities; asks a service of PyPI, or ARGS="-s osv"
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT INT TERM && \

@@ -74,18 +74,21 @@ def plan_community(
         published: the ranges that have an archive.
         found: by the lower bound of each range.
     """
+    if not community.channels:
+        return Plan()
     first_received = min((each.first_received for each in found.values()), default=due.now)
     floor = range_of(max(0, first_received - KEPT_ELSEWHERE_S), due.period_s).lower
     forged = sum(each.new for lower, each in found.items() if lower < floor)
     lowers = {lower for lower, each in found.items() if each.new and floor <= lower < due.end}
     if community.format_name != DEPLOYED:  # which has no archives without messages
         lowers |= {*range(range_of(community.registered, due.period_s).lower, due.end, due.period_s)}
-    works, waiting = [], []
+    works: list[RangeWork] = []
+    waiting: list[TimeRange] = []
     awaited = due.awaited
     for lower in sorted(lowers):
         time_range = TimeRange(lower, lower + due.period_s)
-        is_further = time_range in published
-        if is_further and not (lower in found and found[lower].new):
+        is_further, content_topics = time_range in published, community.content_topics(time_range)
+        if not content_topics or (is_further and not (lower in found and found[lower].new)):
             continue
         # Archives stand in the order of time: those after a range that waits wait, too.
         if waiting or any(each.overlaps(time_range) for each in awaited):
@@ -97,7 +100,7 @@ def plan_community(
                 time_range,
                 community.format_name,
                 community.network_topic,
-                community.content_topics(time_range),
+                content_topics,
                 _keys(community),
                 is_further,
             )

@@ -97,6 +97,7 @@ NARROW: dict[tuple[str, str], tuple[str, ...]] = {
 EXPORT_SEES = (
     "mailserver.app.logs",
     "mailserver.archive",
+    "mailserver.catchup.ledger",
     "mailserver.codec.keccak",
     "mailserver.communities",
     "mailserver.community.owner",
@@ -109,6 +110,7 @@ EXPORT_SEES = (
     "mailserver.store.sqlite.schema",
     "mailserver.units",
     "mailserver.waku.envelope",
+    "mailserver.waku.payload",
     "mailserver.__version__",
 )
 

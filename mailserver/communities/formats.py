@@ -21,6 +21,9 @@ MAX_CHUNK_BYTES = 30_000_000
 MAX_ARCHIVE_MESSAGES = 500_000
 """How many messages one holds: more than fit into MAX_CHUNK_BYTES of sealed ones."""
 
+MAX_ENCODED_MESSAGE_BYTES = 2 * 1024 * 1024
+"""How long an encoded message may be. An envelope has at most 1 MiB."""
+
 MAX_ARCHIVE_BYTES = 1000 * PIECE_BYTES
 """How long one may be that we read: 102 MB. Deployed ones count only payloads and signers for their 30,000,000."""
 
@@ -112,7 +115,9 @@ class Format(Protocol):
             content_topics: those of all channels, in any order.
             messages: each once, in ascending order.
         Raises:
-            LocalProtocolError: a message is out of order or range, is of another topic, or too long.
+            LocalProtocolError: a message is out of order or range, is of another topic, or too long; or there are more
+                than MAX_TOPICS topics.
+            DecodeError: a content topic is not of Waku v1 (deployed format).
         """
 
     def decode_archive(self, data: bytes, padding: int) -> HistoryArchive:
@@ -145,6 +150,8 @@ def chunks(
         LocalProtocolError: as there.
     """
     topics = frozenset(content_topics)
+    if len(topics) > MAX_TOPICS:
+        raise LocalProtocolError("a history archive lists more topics than are read")
     chunk, length, before = list[CommunityMessage](), 0, None
     for message in messages:
         if before is not None and message[:2] <= before[:2]:
@@ -152,8 +159,8 @@ def chunks(
         if not time_range.has(message.timestamp_ns) or message.content_topic not in topics:
             raise LocalProtocolError("a message of a history archive is of another range or topic")
         size = len(message.encoded)
-        if size > MAX_CHUNK_BYTES:
-            raise LocalProtocolError("a message is longer than a history archive")
+        if size > MAX_ENCODED_MESSAGE_BYTES:
+            raise LocalProtocolError("a message of a history archive is too long to be read")
         if length + size > MAX_CHUNK_BYTES or len(chunk) >= MAX_ARCHIVE_MESSAGES:
             yield chunk
             chunk, length = [], 0

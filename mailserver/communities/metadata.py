@@ -21,6 +21,7 @@ from mailserver.codec.protobuf import WireType, write_bytes, write_number
 from mailserver.communities.formats import (
     MAX_ARCHIVE_BYTES,
     MAX_ARCHIVE_MESSAGES,
+    MAX_ENCODED_MESSAGE_BYTES,
     MAX_TOPICS,
     EntryFields,
     TimeRange,
@@ -37,9 +38,6 @@ MAX_SECOND = 2**33
 """The latest time of a range or message, in Unix seconds. In nanoseconds, it fits into 64 bits with sign."""
 
 MAX_METADATA_BYTES = 1024 * 1024
-MAX_ENCODED_MESSAGE_BYTES = 4 * 1024 * 1024
-"""The longest message that is read. Envelopes have at most 1 MiB, and messages of Waku v2 less."""
-
 MAX_DATA_BYTES = 2**46
 """The longest `data` of a community: 64 TiB."""
 

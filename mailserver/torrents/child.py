@@ -12,11 +12,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 from mailserver.errors import StartupError
 from mailserver.torrents.errors import Fault, RequestFault
 from mailserver.torrents.frames import Frame, encode_frame, read_frame
+from mailserver.torrents.settings import TorrentSettings
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class Child:
         again: what it has to be told after a restart, before the requests that wait.
     """
 
-    def __init__(self, settings: Frame, again: Callable[[], Iterable[Frame]]) -> None:
+    def __init__(self, settings: TorrentSettings, again: Callable[[], Iterable[Frame]]) -> None:
         self._settings = settings
         self._again = again
         self._ids = itertools.count(1)
@@ -174,7 +175,9 @@ class Child:
 
         try:
             self._process = process
-            self._send({"id": 0, "op": "start", "settings": self._settings})
+            host, port = self._settings.listen
+            settings = asdict(replace(self._settings, listen=(host, self.port or port)))  # links name the port
+            self._send({"id": 0, "op": "start", "settings": settings})
             frame = await read_frame(process.stdout)
             if frame is not None and "error" in frame:
                 return str(frame["text"])

@@ -7,7 +7,7 @@ it is started again, and gets back what it was to seed and to fetch: callers not
 import asyncio
 import importlib.util
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -74,7 +74,7 @@ class TorrentProcess:
     def __init__(self, settings: TorrentSettings) -> None:
         self._settings = settings
         self._torrents: dict[bytes, _Added] = {}
-        self._child = Child(asdict(settings), self._adding)
+        self._child = Child(settings, self._adding)
 
     async def __aenter__(self) -> Self:
         if importlib.util.find_spec("libtorrent") is None:

@@ -1,10 +1,11 @@
 """libtorrent's session, as the torrent process uses it: what it is told, and its alerts as events.
 
-It says nothing of us: in anonymous mode it sends no client name, and a peer id without one.
+It says nothing of us: peers and trackers see a client of libtorrent, and in anonymous mode no name of it.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,11 +22,15 @@ Handle: TypeAlias = lt.torrent_handle
 _NOWHERE = "/dev/null"
 """Nothing can be written below this: where the files of a torrent are that nobody has looked at yet."""
 
+_EVERYWHERE = ip_network("0.0.0.0/0"), ip_network("::/0")
+
 _WANTED, _UNWANTED = 4, 0
 """Priorities of pieces."""
 
-_RECONNECT_S = 5
-"""How soon a peer is dialled again that was lost; libtorrent waits a minute, which a short absence is not worth."""
+_RECONNECT_S = 2
+_MAX_FAILURES = 30
+"""How soon a peer is dialled again, longer by as much with each failure, and how often. libtorrent waits a minute, and
+gives up after three: that is for swarms, and here the owner may be the only one who has it."""
 
 _UNCHOKED_PEERS = 20
 """How many peers are served at once; with more, they take turns."""
@@ -89,9 +94,17 @@ class Session:
 
     def __init__(self, settings: TorrentSettings, alert_fd: int) -> None:
         self._session = lt.session(_settings(settings))
-        self._session.set_peer_class_filter(lt.ip_filter())  # peers in local networks are no exception to bounds
+        self._session.set_peer_class_filter(self._all_bounded())
         self._session.set_alert_fd(alert_fd)
         self._refused: str | None = None
+
+    def _all_bounded(self) -> lt.ip_filter:
+        """Bounds hold for peers everywhere: by default, those in local networks are an exception."""
+        bounded = 1 << lt.session.global_peer_class_id
+        classes = lt.ip_filter()
+        for network in _EVERYWHERE:
+            classes.add_rule(str(network.network_address), str(network.broadcast_address), bounded)
+        return classes
 
     def port(self, timeout_ms: int = 5000) -> int:
         """Wait until the session listens; return the port.
@@ -213,6 +226,7 @@ def _settings(settings: TorrentSettings) -> "lt.settings_pack":
     category = lt.alert_category
     return {
         "listen_interfaces": encode_address(settings.listen),
+        "outgoing_interfaces": "" if ip_address(settings.listen[0]).is_unspecified else settings.listen[0],
         "listen_system_port_fallback": False,
         "max_retry_port_bind": 0,
         "user_agent": "",
@@ -227,9 +241,11 @@ def _settings(settings: TorrentSettings) -> "lt.settings_pack":
         "upload_rate_limit": settings.upload_bytes_s,
         "download_rate_limit": settings.download_bytes_s,
         "connections_limit": settings.max_connections,
+        "allow_multiple_connections_per_ip": True,  # members behind one router, or all behind a proxy of ours
         "unchoke_slots_limit": _UNCHOKED_PEERS,
         "max_metadata_size": MAX_INFO_BYTES,
         "min_reconnect_time": _RECONNECT_S,
+        "max_failcount": _MAX_FAILURES,
         "close_redundant_connections": False,  # who has all that we want now may have what we want next
         "stop_tracker_timeout": _STOP_TRACKERS_S,
         "alert_mask": category.error | category.status | category.storage | category.piece_progress,

@@ -10,7 +10,8 @@ class TorrentSettings:
     """Settings of one torrent process. The defaults tell nobody of a torrent but those who ask for it.
 
     Args:
-        listen: where peers reach us; port 0 takes one that is free.
+        listen: an IP address and a port where peers reach us; port 0 takes one that is free. We dial from the same
+            address, unless it is the one for all.
         upload_bytes_s: the most that is sent to all peers together.
         download_bytes_s: the most that is taken from all peers together; 0 means no bound.
         max_connections: peers at once, over all torrents.

@@ -38,7 +38,8 @@ class Statistics:
         port: where it listens.
         restarts: how often it ended by itself, and was started again.
         memory_bytes: of the process, as resident.
-        torrents: those that are seeded or fetched.
+        torrents: those that are seeded or fetched. One that is just being added is not among them, be it new or after a
+            restart.
     """
 
     port: int

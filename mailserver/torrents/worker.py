@@ -19,7 +19,7 @@ from mailserver.torrents.magnet import Address
 SAVE_INTERVAL_S = 5.0
 """How often a fetch under way syncs what has come, and says so in `held`."""
 
-DIAL_INTERVAL_S = 5.0
+DIAL_INTERVAL_S = 2.0
 """How often the peers that we were told of are dialled, while something is wanted."""
 
 PROGRESS_INTERVAL_S = 0.1

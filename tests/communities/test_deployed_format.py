@@ -72,8 +72,9 @@ def test_message_that_nobody_signed_has_no_sig() -> None:
     assert deployed_message(message_of(sealed, Opened(b"text", None, b""))).sig == b""
 
 
-def test_message_without_a_hash_is_named_by_what_it_says() -> None:
-    one, other = (message(replace(MESSAGES[1], hash=b"", payload=text)) for text in (b"one", b"other"))
+@pytest.mark.parametrize("hash_", [b"", b"short"])
+def test_message_without_a_hash_is_named_by_what_it_says(hash_: bytes) -> None:
+    one, other = (message(replace(MESSAGES[1], hash=hash_, payload=text)) for text in (b"one", b"other"))
 
     assert len(one.hash) == len(other.hash) == 32
     assert one.hash != other.hash

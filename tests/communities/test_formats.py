@@ -12,7 +12,7 @@ from mailserver.communities.checking import check_archive, check_index
 from mailserver.communities.deployed_format import DeployedFormat
 from mailserver.communities.formats import PIECE_BYTES, CommunityMessage, Format, HistoryArchive, TimeRange, chunks
 from mailserver.communities.index import decode_index, entry_of
-from mailserver.errors import LocalProtocolError
+from mailserver.errors import DecodeError, LocalProtocolError
 from mailserver.ids.envelopes import NS
 from tests.communities.making import SPEC, WEEK, Published, by_range, community, history, messages, publish
 from tests.properties import settings
@@ -67,6 +67,27 @@ def test_data_only_grows_and_late_messages_make_one_more_archive(form: Format) -
     assert sorted(_all_messages(form, published[-1])) == found
 
 
+@given(form=st.sampled_from(FORMS), data=st.data())
+@settings(max_examples=15)
+def test_however_late_messages_arrive_each_is_published_once_and_all_before_stays(
+    form: Format, data: st.DataObject
+) -> None:
+    found = messages(form, COMMUNITY, history(COMMUNITY, WEEK, 3, 4))
+    arrival = data.draw(st.lists(st.integers(0, 5), min_size=len(found), max_size=len(found)))  # the run that has it
+    published = again = publish(form, TOPICS, ())
+
+    for run in range(6):
+        arrived = by_range(message for message, came in zip(found, arrival, strict=True) if came == run)
+        before, published = published, publish(form, TOPICS, arrived, published)
+        again = publish(form, TOPICS[::-1], arrived, again)
+        assert published == again
+        assert published.data.startswith(before.data)
+        assert published.entries[: len(before.entries)] == before.entries
+
+    assert check_index(decode_index(published.index), len(published.data)) == []
+    assert sorted(_all_messages(form, published)) == found
+
+
 def _all_messages(form: Format, published: Published) -> list[CommunityMessage]:
     archives = [
         check_archive(form, entry, published.data[entry.offset : entry.end]).archive for entry in published.entries
@@ -94,16 +115,16 @@ def message(timestamp_ns: int, number: int = 0, topic: str = TOPICS[0], size: in
     return CommunityMessage(timestamp_ns, bytes([number]) * 32, topic, bytes(size))
 
 
-def test_chunks_are_as_full_as_they_can_be() -> None:
-    begin, third = WEEK.lower * NS, formats.MAX_CHUNK_BYTES // 3
-    sizes = (third, third, third, 1, formats.MAX_CHUNK_BYTES, 1)
+def test_chunks_are_as_full_as_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "MAX_CHUNK_BYTES", 300)
+    begin, sizes = WEEK.lower * NS, (100, 100, 100, 1, 300, 100, 100, 100, 1, 1)
 
     found = [
         [len(each.encoded) for each in chunk]
         for chunk in chunks(WEEK, TOPICS, [message(begin + at, size=size) for at, size in enumerate(sizes)])
     ]
 
-    assert found == [[third, third, third], [1], [formats.MAX_CHUNK_BYTES], [1]]
+    assert found == [[100, 100, 100], [1], [300], [100, 100, 100], [1, 1]]
 
 
 def test_chunks_hold_no_more_messages_than_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,12 +144,36 @@ def test_chunks_hold_no_more_messages_than_are_read(monkeypatch: pytest.MonkeyPa
         pytest.param([message(WEEK.lower * NS - 1)], id="before the range"),
         pytest.param([message(WEEK.upper * NS)], id="after the range"),
         pytest.param([message(WEEK.lower * NS, topic="/other")], id="topic"),
-        pytest.param([message(WEEK.lower * NS, size=formats.MAX_CHUNK_BYTES + 1)], id="length"),
+        pytest.param([message(WEEK.lower * NS, size=formats.MAX_ENCODED_MESSAGE_BYTES + 1)], id="length"),
     ],
 )
 def test_what_does_not_belong_into_an_archive_is_a_bug_of_ours(wrong: list[CommunityMessage]) -> None:
     with pytest.raises(LocalProtocolError):
         list(chunks(WEEK, TOPICS, wrong))
+
+
+def test_longest_message_has_room() -> None:
+    longest = message(WEEK.lower * NS, size=formats.MAX_ENCODED_MESSAGE_BYTES)
+
+    assert list(chunks(WEEK, TOPICS, [longest])) == [[longest]]
+
+
+@both
+def test_more_topics_than_are_read_are_a_bug_of_ours(form: Format) -> None:
+    topics = [f"/waku/1/0x{number:08x}/rfc26" for number in range(formats.MAX_TOPICS + 1)]
+    found = messages(form, COMMUNITY, history(COMMUNITY, WEEK, 1, 1))
+    most = [found[0].content_topic, *topics[1:-1]]
+
+    (encoded,) = form.encode_archives(WEEK, most, found)
+
+    assert len(form.decode_archive(encoded.data, encoded.padding).content_topics) == formats.MAX_TOPICS
+    with pytest.raises(LocalProtocolError):
+        list(form.encode_archives(WEEK, topics, []))
+
+
+def test_deployed_format_has_only_topics_of_waku_v1() -> None:
+    with pytest.raises(DecodeError, match="none of Waku v1"):
+        list(DeployedFormat().encode_archives(WEEK, ["/app/1/name/proto"], []))
 
 
 def test_first_moment_of_a_range_is_in_it_and_its_end_is_not() -> None:

@@ -114,6 +114,7 @@ def test_unknown_fields_are_skipped() -> None:
         pytest.param(write_bytes(2, write_number(2, 5 * NS) + write_number(3, 5 * NS)), "empty", id="empty range"),
         pytest.param(write_bytes(2, write_number(2, 5) + write_number(3, NS)), "whole seconds", id="part of a second"),
         pytest.param(write_bytes(2, METADATA + write_number(1, 2)), "version", id="version of the metadata"),
+        pytest.param(write_bytes(2, write_number(1, 2) + METADATA[2:]), "version", id="version in its place"),
         pytest.param(write_bytes(2, METADATA + write_bytes(4, b"\xff")), "UTF-8", id="topic"),
         pytest.param(write_bytes(2, METADATA + write_number(3, 2**64 - 1)), "whole seconds", id="late"),
         pytest.param(write_bytes(2, METADATA + write_number(3, (2**33 + 1) * NS)), "too late", id="too late"),

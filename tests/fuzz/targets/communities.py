@@ -1,6 +1,6 @@
-"""What a member of a community reads: history archives, indexes, magnet links; and histories that grow."""
+"""What a member of a community reads: history archives, indexes, magnet links."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from mailserver.codec.keccak import keccak256
@@ -15,7 +15,7 @@ from mailserver.communities.index import HistoryIndex, IndexEntry, decode_index,
 from mailserver.communities.links import COMMUNITY_ARCHIVE_MAGNETLINK, encode_link, open_link
 from mailserver.communities.spec_format import padding_field, waku_message
 from mailserver.errors import DecodeError
-from tests.communities.making import SPEC, WEEK, Published, community, history, messages, publish
+from tests.communities.making import SPEC, WEEK, community, history, messages
 from tests.data import load
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target
@@ -157,50 +157,8 @@ def link_seeds() -> Iterator[bytes]:
         yield bytes.fromhex(VECTORS["link"][part])
 
 
-# Histories
-
-HISTORIES = {form.name: messages(form, COMMUNITY, history(COMMUNITY, WEEK, 4, 6)) for form in FORMS}
-WEEKS = [TimeRange(WEEK.lower + place * 604_800, WEEK.upper + place * 604_800) for place in range(4)]
-
-
-def fuzz_histories(data: bytes) -> None:
-    """However messages arrive, data only grows, each message is published once, and a second run makes the same."""
-    choices = Choices(data)
-    form = FORMS[choices.below(2)]
-    waiting = [*HISTORIES[form.name]]
-    published, again = (publish(form, TOPICS, ()) for _ in range(2))
-    while choices.more and waiting:
-        arrived = [waiting.pop(choices.below(len(waiting))) for _ in range(1 + choices.below(4)) if waiting]
-        week = WEEKS[choices.below(len(WEEKS))]
-        late = sorted(each for each in arrived if week.has(each.timestamp_ns))
-        waiting += [each for each in arrived if each not in late]
-        before, published = published, publish(form, TOPICS, [(week, late)], published)
-        again = publish(form, TOPICS[::-1], [(week, late)], again)
-        assert published == again
-        assert published.data.startswith(before.data)
-        assert published.entries[: len(before.entries)] == before.entries
-        assert check_index(decode_index(published.index), len(published.data)) == []
-    assert sorted([*waiting, *_all(form, published)]) == HISTORIES[form.name]
-
-
-def _all(form: Format, published: Published) -> Sequence[CommunityMessage]:
-    found: list[CommunityMessage] = []
-    for entry in published.entries:
-        checked = check_archive(form, entry, published.data[entry.offset : entry.end])
-        assert checked.archive is not None
-        found += checked.archive.messages
-    return found
-
-
-def history_seeds() -> Iterator[bytes]:
-    """A few orders."""
-    for seed in range(4):
-        yield bytes(seed * place % 251 for place in range(40))
-
-
 TARGETS = {
     "archive": Target(fuzz_archive, archive_seeds),
     "index": Target(fuzz_index, index_seeds),
     "link": Target(fuzz_link, link_seeds),
-    "histories": Target(fuzz_histories, history_seeds, max_bytes=64, memory_bytes=16 * 1024 * 1024),
 }
