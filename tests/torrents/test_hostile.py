@@ -95,11 +95,17 @@ async def test_owner_wins_over_a_dead_seed(published: Path, fetched: Path) -> No
 async def test_wrong_pieces_are_not_taken(published: Path, fetched: Path) -> None:
     info = publish(published)
     false = liar(info)
-    async with process_on(MEMBER) as member, false.dialling(member.port, MEMBER, LIAR):
+    async with (
+        process_on(OWNER) as owner,
+        process_on(MEMBER) as member,
+        false.dialling(member.port, MEMBER, LIAR),
+    ):
         with pytest.raises(WrongPieces, match="2 are missing, and wrong ones came"):
             await member.fetch(info, fetched, [range(2)], stall_s=2 * SHORT_S)
 
         found = await statistics_of(member, info)
+        await owner.seed(info, published)
+        await member.fetch(info, fetched, [range(2)], link=link_to(info, (OWNER, owner)))
     assert found.held == 0
     assert found.wrong_bytes >= PIECE_BYTES
     assert len(false.requested) < 100  # it is banned, and dials for nothing
