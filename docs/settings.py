@@ -1,5 +1,5 @@
-"""Writes the settings into docs/operating/settings.md and .env.example, from those of the mailserver, of its gateway
-and of the compaction (`spark_export.options`): `make docs`. A test compares the files with the code.
+"""Writes the settings into docs/operating/settings.md and .env.example, from those of the mailserver, of its gateway,
+of communities and of the compaction (`spark_export.options`): `make docs`. A test compares the files with the code.
 """
 
 import re
@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mailserver.app.communities_config import COMMUNITIES
 from mailserver.app.config_sources import MAILSERVER, Sources
 from mailserver.app.gateway_config import GATEWAY
 from mailserver.units import number_text
@@ -119,6 +120,11 @@ WRITTEN: dict[Path, tuple[tuple[str, str, Callable[[], str]], ...]] = {
             "<!-- settings of the gateway: `make docs` -->\n",
             "<!-- end of settings of the gateway -->\n",
             partial(settings_table, GATEWAY),
+        ),
+        (
+            "<!-- settings of communities: `make docs` -->\n",
+            "<!-- end of settings of communities -->\n",
+            partial(settings_table, COMMUNITIES),
         ),
     ),
     ROOT / ".env.example": (

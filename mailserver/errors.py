@@ -45,6 +45,13 @@ defined here. A class whose name begins with an underscore never leaves its modu
       What a client of Waku v2 got wrong:
       UnknownCursor            [gateway.index.values] it wants to go on behind a message that is not known: tell it so
 
+      Members of communities:
+      MembershipError          [community.member.joined] a community was not joined, or its record cannot be used
+        CommunityBusy            [community.member.joined] another process fetches its history: wait for that one
+      CannotFetch              [community.member.fetching] not all came that is wanted: see `.is_final`
+      ArchiveRefused           [community.member.replacing] a downloaded archive cannot be used: leave it alone
+      DownloadLost             [community.member.replacing] a download has gone from the disk: fetch it again
+
       Torrents of communities:
       TorrentError             [torrents.errors] something did not work with one
         LinkRefused              [torrents.errors] a magnet link cannot be used: leave it alone

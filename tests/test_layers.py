@@ -29,7 +29,7 @@ ORDER = (
     ("client", "live"),
     ("feed_socket", "history", "upkeep"),
     ("catchup", "community", "peers"),
-    ("community/owner",),
+    ("community/member", "community/owner"),
     ("api", "data_dir", "gateway", "monitoring"),
     ("app",),
     ("doctor",),

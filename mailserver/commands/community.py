@@ -3,9 +3,13 @@
 import argparse
 from collections.abc import Callable
 
-from mailserver.commands import community_owner
+from mailserver.commands import community_history, community_member, community_owner
 
-COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str], ...] = (*community_owner.COMMANDS,)
+COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str], ...] = (
+    *community_owner.COMMANDS,
+    *community_member.COMMANDS,
+    *community_history.COMMANDS,
+)
 """Name, what defines the arguments, a short description, and a longer one where there is more to say."""
 
 

@@ -17,9 +17,11 @@ from mailserver.torrents.child import Child
 from mailserver.torrents.errors import (
     Fault,
     FetchStalled,
+    Refusal,
     RequestFault,
     StaleLink,
     TorrentDiskError,
+    TorrentRefused,
     TorrentSuperseded,
     WrongPieces,
 )
@@ -138,6 +140,8 @@ class TorrentProcess:
         except TimeoutError as error:
             raise StaleLink(link.info_hash, limit_s) from error
         except RequestFault as error:
+            if error.fault is Fault.METADATA:
+                raise TorrentRefused(Refusal[error.text]) from error
             raise _translated(link.info_hash, error) from error
         return TorrentInfo.decode(decode_bytes(answer["info"]))
 

@@ -23,6 +23,8 @@ class Fault(Enum):
     LISTEN = "listen"
     DISK = "disk"
     DROPPED = "dropped"
+    METADATA = "metadata"
+    """The text is the name of a `Refusal`."""
 
 
 class TorrentError(MailserverError):

@@ -117,6 +117,8 @@ def _info_hash(digits: str) -> bytes:
         with contextlib.suppress(ValueError):
             info_hash = bytes.fromhex(digits)
             if info_hash.hex() == digits:  # it may have skipped blanks
+                if not any(info_hash):  # to libtorrent, this means that there is none
+                    raise LinkRefused("names no torrent: its info hash is zero")
                 return info_hash
     raise LinkRefused("has an info hash that is not 40 hexadecimal digits")
 

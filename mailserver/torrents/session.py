@@ -3,6 +3,7 @@
 It says nothing of us: peers and trackers see a client of libtorrent, and in anonymous mode no name of it.
 """
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
@@ -11,7 +12,8 @@ from typing import TypeAlias
 
 import libtorrent as lt
 
-from mailserver.torrents.errors import CannotListen
+from mailserver.torrents.bans import Bans
+from mailserver.torrents.errors import CannotListen, Refusal
 from mailserver.torrents.info import DATA_FILE, INDEX_FILE, MAX_INFO_BYTES, TorrentInfo
 from mailserver.torrents.magnet import Address, encode_address
 from mailserver.torrents.settings import TorrentSettings
@@ -31,6 +33,10 @@ _RECONNECT_S = 2
 _MAX_FAILURES = 30
 """How soon a peer is dialled again, longer by as much with each failure, and how often. libtorrent waits a minute, and
 gives up after three: that is for swarms, and here the owner may be the only one who has it."""
+
+_MAX_METADATA_BYTES = 4 * MAX_INFO_BYTES
+"""More than is taken, since libtorrent does not say when it refuses: a history that has outgrown the bound is told from
+one that nobody has."""
 
 _UNCHOKED_PEERS = 20
 """How many peers are served at once; with more, they take turns."""
@@ -63,6 +69,14 @@ class MetadataCame:
 
 
 @dataclass(frozen=True, slots=True)
+class MetadataUnusable:
+    """A peer has sent an info dictionary that has the info hash, and cannot be used."""
+
+    info_hash: bytes
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
 class Flushed:
     """What had come of a torrent has been written to its files."""
 
@@ -82,7 +96,7 @@ class EventsLost:
     """There were more alerts than libtorrent keeps."""
 
 
-Event: TypeAlias = PieceCame | WrongPieceCame | MetadataCame | Flushed | DiskFailed | EventsLost
+Event: TypeAlias = PieceCame | WrongPieceCame | MetadataCame | MetadataUnusable | Flushed | DiskFailed | EventsLost
 
 
 class Session:
@@ -96,7 +110,7 @@ class Session:
         self._session = lt.session(_settings(settings))
         self._session.set_peer_class_filter(self._all_bounded())
         self._session.set_alert_fd(alert_fd)
-        self._refused: str | None = None
+        self._bans = Bans()
 
     def _all_bounded(self) -> lt.ip_filter:
         """Bounds hold for peers everywhere: by default, those in local networks are an exception."""
@@ -151,6 +165,11 @@ class Session:
         handle: Handle = self._session.add_torrent(params)
         return handle
 
+    def lift_bans(self) -> None:
+        """Let those in again whose time is over."""
+        if self._bans.expire(time.monotonic()):
+            self._set_filter()
+
     def remove(self, handle: Handle) -> None:
         """Leave a torrent. It may be added again at once."""
         self._session.remove_torrent(handle)
@@ -165,12 +184,23 @@ class Session:
                     yield WrongPieceCame(_info_hash(alert.handle))
                 case lt.metadata_received_alert():
                     yield from _metadata(alert.handle)
+                case lt.torrent_error_alert() if alert.handle.torrent_file() is None:
+                    yield MetadataUnusable(_info_hash(alert.handle), Refusal.MALFORMED)
+                case lt.peer_ban_alert():
+                    self._bans.add(alert.ip[0], time.monotonic())
+                    self._set_filter()
                 case lt.cache_flushed_alert():
                     yield Flushed(_info_hash(alert.handle))
                 case lt.file_error_alert() | lt.torrent_error_alert():
                     yield DiskFailed(_info_hash(alert.handle), alert.error.message())
                 case lt.alerts_dropped_alert():
                     yield EventsLost()
+
+    def _set_filter(self) -> None:
+        blocked = lt.ip_filter()
+        for address in self._bans.addresses():
+            blocked.add_rule(address, address, 1)
+        self._session.set_ip_filter(blocked)
 
 
 def want(handle: Handle, pieces: set[int], count: int) -> None:
@@ -243,12 +273,16 @@ def _settings(settings: TorrentSettings) -> "lt.settings_pack":
         "connections_limit": settings.max_connections,
         "allow_multiple_connections_per_ip": True,  # members behind one router, or all behind a proxy of ours
         "unchoke_slots_limit": _UNCHOKED_PEERS,
-        "max_metadata_size": MAX_INFO_BYTES,
+        "max_metadata_size": _MAX_METADATA_BYTES,
         "min_reconnect_time": _RECONNECT_S,
         "max_failcount": _MAX_FAILURES,
         "close_redundant_connections": False,  # who has all that we want now may have what we want next
         "stop_tracker_timeout": _STOP_TRACKERS_S,
-        "alert_mask": category.error | category.status | category.storage | category.piece_progress,
+        "alert_mask": category.error
+        | category.status
+        | category.storage
+        | category.piece_progress
+        | category.peer,  # bans
     }
 
 
@@ -265,6 +299,10 @@ def _info_hash(handle: Handle) -> bytes:
     return handle.info_hashes().v1.to_bytes()
 
 
-def _metadata(handle: Handle) -> Iterator[MetadataCame]:
-    if (info := handle.torrent_file()) is not None:
-        yield MetadataCame(_info_hash(handle), info.info_section())
+def _metadata(handle: Handle) -> Iterator[MetadataCame | MetadataUnusable]:
+    if (torrent := handle.torrent_file()) is not None:
+        info_hash, info = _info_hash(handle), torrent.info_section()
+        if len(info) > MAX_INFO_BYTES:
+            yield MetadataUnusable(info_hash, Refusal.TOO_LARGE)
+        else:
+            yield MetadataCame(info_hash, info)

@@ -126,15 +126,16 @@ class Worker:
         for event in self._session.events():
             if isinstance(event, session.EventsLost):
                 self._catch_up()
-            elif isinstance(event, session.MetadataCame):
-                self._on_metadata(event)
+            elif (asked := self._asked.get(event.info_hash)) is not None:
+                self._on_metadata(asked, event)
             elif (torrent := self._torrents.get(event.info_hash)) is not None:
                 self._on_event(torrent, event)
 
     async def dial(self) -> None:
-        """Dial the peers that we were told of, as long as something is wanted; does not return."""
+        """Dial the peers that we were told of, while something is wanted, and lift bans; does not return."""
         while True:
             await asyncio.sleep(DIAL_INTERVAL_S)
+            self._session.lift_bans()
             for torrent in self._torrents.values():
                 if torrent.fetches:
                     session.dial(torrent.handle, torrent.peers)
@@ -209,6 +210,8 @@ class Worker:
         if torrent.failed:
             torrent.failed = False
             session.forgive(torrent.handle)
+        if torrent.wrong and not torrent.fetches:
+            self._open_again(torrent)  # libtorrent never lifts its bans
         await self._check_again(torrent, wanted & torrent.have)
         for _ in range(ATTEMPTS):
             await self._have(request_id, torrent, wanted)
@@ -220,7 +223,6 @@ class Worker:
     async def _have(self, request_id: int, torrent: _Torrent, wanted: set[int]) -> None:
         """Wait until these pieces have come; save what has, now and then."""
         fetch = torrent.fetches[request_id] = _Fetch(wanted - torrent.have)
-        torrent.wrong = 0 if len(torrent.fetches) == 1 else torrent.wrong
         try:
             self._want(torrent)
             session.dial(torrent.handle, torrent.peers)
@@ -266,16 +268,21 @@ class Worker:
             wrong = await asyncio.to_thread(torrent.held.verify, pieces - torrent.held.checked)
             if wrong:
                 torrent.have -= wrong
-                self._session.remove(torrent.handle)
-                torrent.handle = self._session.fetch(
-                    torrent.info, torrent.folder, torrent.have, torrent.trackers, torrent.peers
-                )
-                self._want(torrent)
+                self._open_again(torrent)
+
+    def _open_again(self, torrent: _Torrent) -> None:
+        torrent.wrong = 0
+        self._session.remove(torrent.handle)
+        torrent.handle = self._session.fetch(
+            torrent.info, torrent.folder, torrent.have, torrent.trackers, torrent.peers
+        )
+        self._want(torrent)
 
     async def _drop(self, info_hash: bytes) -> Frame:
         async with self._locks[info_hash]:
-            if (torrent := self._torrents.pop(info_hash, None)) is not None:
+            if (torrent := self._torrents.get(info_hash)) is not None:
                 await self._leave(torrent)
+                del self._torrents[info_hash]  # not before: it is told meanwhile that all is written
         return {}
 
     async def _leave(self, torrent: _Torrent) -> None:
@@ -335,10 +342,14 @@ class Worker:
             frame = {"id": request_id, "event": "progress", "missing": len(fetch.missing), "wrong": torrent.wrong}
             self._send(frame)
 
-    def _on_metadata(self, event: session.MetadataCame) -> None:
-        if (asked := self._asked.get(event.info_hash)) is not None:
-            self._end_asking(event.info_hash, asked)
-            asked.answer.set_result(event.info)
+    def _on_metadata(self, asked: _Asked, event: session.Event) -> None:
+        match event:
+            case session.MetadataCame(info_hash, info):
+                self._end_asking(info_hash, asked)
+                asked.answer.set_result(info)
+            case session.MetadataUnusable(info_hash, refusal):
+                self._end_asking(info_hash, asked)
+                asked.answer.set_exception(RequestFault(Fault.METADATA, refusal.name))
 
     def _catch_up(self) -> None:
         """Look up what alerts would have told."""

@@ -81,6 +81,7 @@ def test_entry_knows_its_pieces() -> None:
 
     assert entry.end == 5 * PIECE_BYTES
     assert entry.pieces == range(3, 5)
+    assert IndexEntry("0x", WEEK, (), PIECE_BYTES - 1, PIECE_BYTES + 2, 0).pieces == range(3)
 
 
 def test_empty_index_lists_nothing() -> None:

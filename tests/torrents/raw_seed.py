@@ -39,6 +39,8 @@ class RawSeed:
         """The handshake of the other side, 68 bytes."""
         self.extensions: bencode.Value = {}
         """Its handshake of the extension protocol."""
+        self.metadata_parts: list[int] = []
+        """The parts of its metadata that it has sent."""
         self._info_hash = info_hash
         self._pieces = pieces
         self._block = block
@@ -105,10 +107,13 @@ class RawSeed:
             b"total_size": len(self._metadata),
         }
         part = self._metadata[number * METADATA_PIECE_BYTES : (number + 1) * METADATA_PIECE_BYTES]
+        self.metadata_parts.append(number)
         self._send(writer, EXTENDED, bytes([theirs[b"ut_metadata"]]) + bencode.encode(answer) + part)
 
     @staticmethod
     def _send(writer: asyncio.StreamWriter, kind: int, body: bytes = b"") -> None:
+        if writer.is_closing():
+            raise ConnectionResetError
         writer.write((1 + len(body)).to_bytes(4, "big") + bytes([kind]) + body)
 
 

@@ -10,8 +10,8 @@ from mailserver.torrents.info import MAX_INDEX_BYTES, MAX_INFO_BYTES, MAX_NAME_B
 
 HASHES = bytes(range(100))
 
-DATA: bencode.Value = {b"length": 3 * PIECE_BYTES, b"path": [b"data"]}
-INDEX: bencode.Value = {b"length": PIECE_BYTES + 1, b"path": [b"index"]}
+DATA: dict[bytes, bencode.Value] = {b"length": 3 * PIECE_BYTES, b"path": [b"data"]}
+INDEX: dict[bytes, bencode.Value] = {b"length": PIECE_BYTES + 1, b"path": [b"index"]}
 
 
 def dictionary() -> dict[bytes, bencode.Value]:
@@ -64,19 +64,25 @@ def test_private_torrents_and_those_with_a_source_are_read() -> None:
     assert TorrentInfo.decode(info).info == info
 
 
+def entry(length: bencode.Value, *path: bytes, **more: bencode.Value) -> dict[bytes, bencode.Value]:
+    """A file of a torrent; blanks of further keys are underscores."""
+    found: dict[bytes, bencode.Value] = {b"length": length, b"path": list(path)}
+    return found | {key.replace("_", " ").encode(): more[key] for key in more}
+
+
 @pytest.mark.parametrize(
     "files",
     [
         [DATA],
         [INDEX, DATA],
         [DATA, INDEX, DATA],
-        [DATA, {b"length": PIECE_BYTES + 1, b"path": [b"..", b"index"]}],
-        [DATA, {b"length": PIECE_BYTES + 1, b"path": [b"../index"]}],
-        [DATA, {b"length": PIECE_BYTES + 1, b"path": [b"Index"]}],
-        [DATA, {b"length": PIECE_BYTES + 1, b"path": []}],
-        [DATA, {b"length": PIECE_BYTES + 1, b"path": [b"index"], b"attr": b"l", b"symlink path": [b"x"]}],
-        [{b"length": PIECE_BYTES, b"path": [b"data"], b"path.utf-8": [b"x"]}, INDEX],
-        [DATA, {b"length": b"1", b"path": [b"index"]}],
+        [DATA, entry(1, b"..", b"index")],
+        [DATA, entry(1, b"../index")],
+        [DATA, entry(1, b"Index")],
+        [DATA, entry(1)],
+        [DATA, entry(1, b"index", attr=b"l", symlink_path=[b"x"])],
+        [entry(PIECE_BYTES, b"data", attr=b"x"), INDEX],
+        [DATA, entry(b"1", b"index")],
         [DATA, b"index"],
         b"files",
         {},

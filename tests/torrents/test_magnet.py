@@ -76,6 +76,7 @@ def test_trackers_and_peers_beyond_the_bounds_are_left_out() -> None:
         (f"magnet:?xt=urn:btih:{HEX[:-2]}", "has an info hash that is not 40 hexadecimal digits"),
         (f"magnet:?xt=urn:btih:{HEX[:-1]}g", "has an info hash that is not 40 hexadecimal digits"),
         (f"magnet:?xt=urn:btih:{HEX[:-2]}  ", "has an info hash that is not 40 hexadecimal digits"),
+        (f"magnet:?xt=urn:btih:{'00' * 20}", "names no torrent: its info hash is zero"),
         (f"magnet:?xt=urn:btih:{HEX}" + "&x=1" * MAX_FIELDS, "has too many fields"),
         (f"magnet:?xt=urn:btih:{HEX}&dn=" + "x" * MAX_LINK_CHARACTERS, "is too long"),
     ],
