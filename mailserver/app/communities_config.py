@@ -8,13 +8,16 @@ from mailserver.app.config_sources import Sources
 from mailserver.app.logs import LogFormat
 from mailserver.errors import ConfigError
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
-from mailserver.torrents.magnet import Address, decode_address, is_tracker
+from mailserver.torrents.magnet import MAX_PEERS, Address, decode_address, is_tracker
 from mailserver.torrents.settings import TorrentSettings
 from mailserver.units import number_text
 
 _DEFAULTS = TorrentSettings()  # which gives the reasons for these defaults
 
 MAX_CONNECTIONS = 10_000
+MAX_ANNOUNCE_HOURS = 30 * 24.0
+"""Mailservers keep a link for so long: a member that joins must find one (61/STATUS "Fetching")."""
+
 MAX_WAIT_S = 86_400.0
 """The longest that a member may wait for a torrent's metadata, or for a piece: a day."""
 
@@ -53,6 +56,12 @@ class CommunitiesConfig:
     stall_timeout_s: float = setting(
         _DEFAULTS.stall_timeout_s, "how long no piece may come, in seconds, before a download is given up for now"
     )
+    announce_hours: float = setting(
+        8.0, "hours after which the magnet link of a community that we own is announced again"
+    )
+    advertise: tuple[str, ...] = setting(
+        (), "IP addresses and ports of ours that these magnet links name, for members without a tracker"
+    )
     log_level: str = setting("info", "lowest level to log: " + ", ".join(LOG_LEVELS))
     log_format: str = setting("text", "text: one line of key=value per event; json: one JSON object per event")
 
@@ -78,6 +87,15 @@ class CommunitiesConfig:
             metadata_timeout_s=self.metadata_timeout_s,
             stall_timeout_s=self.stall_timeout_s,
         )
+
+    @property
+    def advertised(self) -> tuple[Address, ...]:
+        """The addresses that our magnet links name.
+
+        Raises:
+            ConfigError: one is none.
+        """
+        return tuple(_address("advertise", address) for address in self.advertise)
 
 
 def check_communities_config(config: CommunitiesConfig) -> None:
@@ -105,7 +123,12 @@ def check_communities_config(config: CommunitiesConfig) -> None:
         value = getattr(config, name)
         if not 0 < value <= MAX_WAIT_S:
             raise ConfigError(f"{name}: {number_text(value)} is not above 0, and at most {number_text(MAX_WAIT_S)}")
-    _ = config.torrents
+    if not 0 < config.announce_hours <= MAX_ANNOUNCE_HOURS:
+        hours = f"{number_text(config.announce_hours)} is not above 0, and at most {number_text(MAX_ANNOUNCE_HOURS)}"
+        raise ConfigError(f"announce_hours: {hours}")
+    if len(config.advertise) > MAX_PEERS:
+        raise ConfigError(f"advertise: {len(config.advertise)} addresses are more than {MAX_PEERS}")
+    _ = config.torrents, config.advertised
     for name, choices in (("log_level", LOG_LEVELS), ("log_format", tuple(form.value for form in LogFormat))):
         if getattr(config, name) not in choices:
             raise ConfigError(f"{name}: {getattr(config, name)!r} is not one of {', '.join(choices)}")

@@ -3,12 +3,13 @@
 import argparse
 from collections.abc import Callable
 
-from mailserver.commands import community_history, community_member, community_owner
+from mailserver.commands import community_history, community_member, community_owner, community_serve
 
 COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str], ...] = (
     *community_owner.COMMANDS,
     *community_member.COMMANDS,
     *community_history.COMMANDS,
+    *community_serve.COMMANDS,
 )
 """Name, what defines the arguments, a short description, and a longer one where there is more to say."""
 

@@ -34,6 +34,12 @@ SETTINGS: dict[str, tuple[str, str, object]] = {
     "utp": ("true", "true", True),
     "metadata_timeout_s": ("1.5", "1.5", 1.5),
     "stall_timeout_s": ("2.5", "2.5", 2.5),
+    "announce_hours": ("2.5", "2.5", 2.5),
+    "advertise": (
+        "192.0.2.1:6881,[2001:db8::1]:7",
+        '["192.0.2.1:6881", "[2001:db8::1]:7"]',
+        ("192.0.2.1:6881", "[2001:db8::1]:7"),
+    ),
     "log_level": ("debug", '"debug"', "debug"),
     "log_format": ("json", '"json"', "json"),
 }
@@ -79,6 +85,7 @@ def test_torrent_process_gets_its_settings() -> None:
         metadata_timeout_s=1.5,
         stall_timeout_s=2.5,
     )
+    assert COMMUNITIES.load(settings, NOTHING, None).advertised == (("192.0.2.1", 6881), ("2001:db8::1", 7))
     assert CommunitiesConfig(torrent_listen="127.0.0.1:0").torrents.listen == ("127.0.0.1", 0)
 
 
@@ -100,6 +107,10 @@ def test_torrent_process_gets_its_settings() -> None:
         ("metadata_timeout_s", 0.0, "is not above 0"),
         ("stall_timeout_s", math.inf, "is not above 0"),
         ("stall_timeout_s", math.nan, "is not above 0"),
+        ("announce_hours", 0.0, "is not above 0"),
+        ("announce_hours", 721.0, "is not above 0, and at most 720"),
+        ("advertise", ("example.org:6881",), "no IP address with a port"),
+        ("advertise", ("192.0.2.1:6881",) * 9, "9 addresses are more than 8"),
         ("log_level", "loud", "is not one of"),
         ("log_format", "xml", "is not one of"),
     ],

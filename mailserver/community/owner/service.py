@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mailserver.codec.keys import PrivateKey
-from mailserver.communities.ranges import PERIOD_S
 from mailserver.community.owner.announcing import Announced, Announcer, read_announced
 from mailserver.community.owner.folders import CommunityFolder, owned
 from mailserver.community.owner.holdings import Holdings, open_holdings
@@ -51,7 +50,6 @@ class OwnerSettings:
     """
 
     announce_s: float = 8 * 3600.0
-    period_s: int = PERIOD_S
     trackers: tuple[str, ...] = ()
     peers: tuple[Address, ...] = ()
 
