@@ -16,8 +16,8 @@ from mailserver.community.member.history import read_overview
 from mailserver.community.member.joined import Joined, membership
 from mailserver.torrents.client import TorrentProcess
 from tests.app.daemons import running
-from tests.community.member.test_fetching import LOOPBACK, Seeded
 from tests.community.member.test_following import COMMUNITY, announcement, imported, now_ms, post, weeks
+from tests.community.member.torrents import LOOPBACK, Seeded
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration

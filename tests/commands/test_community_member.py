@@ -21,7 +21,7 @@ from mailserver.torrents.client import TorrentProcess
 from mailserver.waku.envelope import MAX_U32
 from mailserver.waku.payload import MAX_PADDING_BYTES, seal_symmetric
 from tests.community.member.publishing import OWNER, published, sealed
-from tests.community.member.test_fetching import LOOPBACK, Seeded
+from tests.community.member.torrents import LOOPBACK, Seeded
 from tests.community.member.worlds import content, import_week, listed, message, week
 from tests.mailservers import NOW
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,47 +17,15 @@ from mailserver.community.member.records import State
 from mailserver.community.member.schema import HISTORY_FILE
 from mailserver.files import make_folder
 from mailserver.torrents.client import TorrentProcess
-from mailserver.torrents.info import TorrentInfo
 from mailserver.torrents.magnet import MagnetLink
-from mailserver.torrents.settings import TorrentSettings
 from tests.community.member.publishing import NETWORK_TOPIC, TOPICS, Published, published, sealed
+from tests.community.member.torrents import HASTY, LOOPBACK, Seeded, quiet
 from tests.community.member.worlds import NOW, WEEK_S, messages_of, week
 
 pytestmark = pytest.mark.integration
 
 ALL = All()
 EMPTY_WEEK = EncodedArchive(week(6), TOPICS, bytes(PIECE_BYTES), 0, 0)
-HASTY = TorrentSettings(listen=("127.0.0.1", 0), metadata_timeout_s=0.5, stall_timeout_s=0.5)
-LOOPBACK = TorrentSettings(listen=("127.0.0.1", 0), metadata_timeout_s=10.0, stall_timeout_s=10.0)
-
-
-@pytest.fixture
-async def owner() -> AsyncIterator[TorrentProcess]:
-    async with TorrentProcess(LOOPBACK) as process:
-        yield process
-
-
-@pytest.fixture
-async def torrents() -> AsyncIterator[TorrentProcess]:
-    async with TorrentProcess(LOOPBACK) as process:
-        yield process
-
-
-@dataclass
-class Seeded:
-    """What a control node has published, and seeds."""
-
-    process: TorrentProcess
-    folder: Path
-    info: TorrentInfo | None = field(default=None)
-
-    async def publish(self, made: Published) -> str:
-        """Seed these files, in place of those before; return the magnet link."""
-        if self.info is not None:
-            await self.process.drop(self.info.info_hash)
-        self.info = made.write(self.folder)
-        await self.process.seed(self.info, self.folder)
-        return MagnetLink(self.info.info_hash, peers=(("127.0.0.1", self.process.port),)).encode()
 
 
 @contextlib.asynccontextmanager
@@ -71,10 +39,6 @@ async def fetcher(
             yield made, history
         finally:
             await made.leave()
-
-
-def quiet(step: str, done: int, total: int | None) -> None:
-    """Nobody looks at the progress."""
 
 
 def weeks(*numbers: int, per_week: int = 3) -> Published:
@@ -282,7 +246,7 @@ async def test_dead_seed_leaves_what_came(tmp_path: Path, owner: TorrentProcess,
         if step == "fetching" and done and not dropping:
             dropping.append(asyncio.create_task(owner.drop(info.info_hash)))
 
-    slow = replace(HASTY, metadata_timeout_s=10.0, download_bytes_s=5_000_000)
+    slow = replace(LOOPBACK, stall_timeout_s=3.0, download_bytes_s=5_000_000)
     async with TorrentProcess(slow) as hasty, fetcher(tmp_path / "member", hasty) as (member, _):
         with pytest.raises(CannotFetch, match="no piece"):
             await member.fetch(uri, leave)

@@ -27,7 +27,7 @@ from mailserver.waku.envelope import Envelope
 from mailserver.waku.payload import key_from_password
 from tests.app.daemons import Daemon, running
 from tests.community.member.publishing import FOREIGNER, NETWORK_TOPIC, OWNER, TOPICS, Published, published, sealed
-from tests.community.member.test_fetching import HASTY, LOOPBACK, Seeded, quiet
+from tests.community.member.torrents import HASTY, Seeded, quiet
 from tests.community.member.worlds import messages_of, week
 from tests.waiting import until
 
@@ -81,15 +81,6 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
     (tmp_path / "mailserver").mkdir()
     async with running(tmp_path / "mailserver") as started:
         yield started
-
-
-@pytest.fixture
-async def processes() -> AsyncIterator[tuple[TorrentProcess, TorrentProcess]]:
-    """Of the owner, and of the member."""
-    async with contextlib.AsyncExitStack() as stack:
-        owner, member = TorrentProcess(LOOPBACK), TorrentProcess(LOOPBACK)
-        await asyncio.gather(*(stack.enter_async_context(process) for process in (owner, member)))
-        yield owner, member
 
 
 @pytest.fixture

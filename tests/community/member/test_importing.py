@@ -1,3 +1,6 @@
+import asyncio
+import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +24,7 @@ from tests.community.member.publishing import NETWORK_TOPIC, SPEC_FORMAT, TOPICS
 from tests.community.member.worlds import NOW, WEEK_S, messages_of, week
 
 FIVE = 5 * WEEK_S
+ROOT = Path(__file__).parents[3]
 
 
 class World:
@@ -206,3 +210,26 @@ async def test_leftovers_are_removed(world: World) -> None:
     Downloads(world.folder / "nothing").clear()
 
     assert [*(world.folder / "downloads").iterdir()] == []
+
+
+async def test_kill_amidst_an_import_leaves_all_of_it_or_nothing(tmp_path: Path) -> None:
+    recent = HistoryMessage((FIVE + 9) * NS, bytes(32), TOPICS[0], b"only a mailserver has it", version=1)
+    made = published({week(5): [sealed(FIVE)]})
+    made.add(week(5), [sealed(FIVE + 1, "late")])
+    async with open_history(tmp_path / HISTORY_FILE) as history:
+        await history.put_recent([recent])
+        await World(tmp_path, history).download(made)
+
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.community.member.killed_import", str(tmp_path), cwd=ROOT
+    )
+    assert await process.wait() == -signal.SIGKILL
+    assert messages_of(tmp_path / HISTORY_FILE) == [recent]
+
+    async with open_history(tmp_path / HISTORY_FILE) as history:
+        world = World(tmp_path, history)
+        assert world.states() == [State.DOWNLOADED] * 2
+        await world.import_all()
+
+        assert [message.timestamp // NS for message in messages_of(world.path)] == [FIVE, FIVE + 1]
+        assert world.states() == [State.IMPORTED] * 2
