@@ -8,6 +8,7 @@ import uvloop
 
 from mailserver.app.communities_config import COMMUNITIES
 from mailserver.app.community_members import fetch_community
+from mailserver.app.interpreter import prepare_interpreter
 from mailserver.app.logs import set_up_logging
 from mailserver.codec.keys import Enode
 from mailserver.commands.arguments import checked, read_text, read_time
@@ -148,6 +149,7 @@ def _fetch(arguments: argparse.Namespace) -> int:
     config = settings_of(arguments, COMMUNITIES)
     folder = membership(config.data_dir, arguments.community)
     set_up_logging("error")
+    prepare_interpreter()
     with progress_bar(counts_bytes=True) as bar:
         fetched, failed = uvloop.run(
             fetch_community(

@@ -247,3 +247,8 @@ def test_due_times_are_utc(expression: str, after: str, due: str, monkeypatch: p
         return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
     assert next_due(expression, seconds(after)) == seconds(due)
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "nan", "31", "long"])
+def test_range_is_a_month_at_most(days: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"{days!r} is not a number of days above 0, up to 30" in refused(capsys, [*NEEDED, "--range-days", days])

@@ -43,8 +43,9 @@ def _unwrap_sealed(message: CommunityMessage) -> HistoryMessage:
         message.hash,
         message.content_topic,
         whole.payload,
-        meta=whole.meta or None,
-        version=whole.version,
+        None,
+        whole.meta or None,
+        whole.version,
     )
 
 

@@ -123,20 +123,17 @@ def nanoseconds(time_range: TimeRange) -> tuple[int, int]:
     return time_range.lower * NS, time_range.upper * NS
 
 
-class Topics:
+class Topics(dict[str, int]):
     """The numbers of content topics. New ones get theirs when they are first asked for."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection.execute("SELECT name, number FROM topics"))
         self._connection = connection
-        self._numbers: dict[str, int] = dict(connection.execute("SELECT name, number FROM topics"))
 
-    def number(self, name: str) -> int:
-        """The number of a topic."""
-        number = self._numbers.get(name)
-        if number is None:
-            number = self._connection.execute("INSERT INTO topics (name) VALUES (?)", (name,)).lastrowid
-            assert number is not None, "a row was inserted"
-            self._numbers[name] = number
+    def __missing__(self, name: str) -> int:
+        number = self._connection.execute("INSERT INTO topics (name) VALUES (?)", (name,)).lastrowid
+        assert number is not None, "a row was inserted"
+        self[name] = number
         return number
 
 
@@ -151,5 +148,8 @@ def _put(
     """Put messages; return how many rows that changed."""
     return connection.executemany(
         statement,
-        ((timestamp, hash_, topics.number(topic), *rest, is_archived) for timestamp, hash_, topic, *rest in messages),
+        (
+            (timestamp, hash_, topics[topic], payload, signer, meta, version, is_archived)
+            for timestamp, hash_, topic, payload, signer, meta, version in messages
+        ),
     ).rowcount

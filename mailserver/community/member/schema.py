@@ -75,7 +75,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )
         """,
         "CREATE UNIQUE INDEX messages_by_time ON messages (timestamp, hash)",
-        "CREATE INDEX messages_by_topic ON messages (topic, timestamp)",
         "CREATE INDEX messages_unarchived ON messages (timestamp) WHERE NOT is_archived",
         """
         CREATE TABLE asked (
