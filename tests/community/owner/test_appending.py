@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mailserver.communities import deployed_format
 from mailserver.communities.checking import check_archive, check_index
-from mailserver.communities.index import DEPLOYED, decode_index
+from mailserver.communities.index import DEPLOYED, decode_index, encode_index
 from mailserver.communities.spec_format import SpecFormat
 from mailserver.community.owner import appending
 from mailserver.community.owner.appending import DAMAGED, Made, NewArchive, append, read_made
@@ -193,23 +193,28 @@ def test_ids_of_opened_messages_are_those_of_their_envelopes(tmp_path: Path) -> 
     assert made.ids[0].encode() == kept[8:]
 
 
-def test_damaged_next_index_is_set_aside(folder: CommunityFolder) -> None:
+@pytest.mark.parametrize("damage", ["no index", "a gap"])
+def test_damaged_next_index_is_set_aside(folder: CommunityFolder, damage: str) -> None:
     made = append(folder, FORM, read_made(folder, FORM), archives_of(garden(), 0))
     take_next_index(folder)
-    append(folder, FORM, made, archives_of(garden(), 1))
-    folder.next_index.write_bytes(b"damaged")
+    longer = append(folder, FORM, made, archives_of(garden(), 1))
+    damaged = b"damaged" if damage == "no index" else encode_index(FORM, longer.entries[1:])
+    folder.next_index.write_bytes(damaged)
 
     assert read_made(folder, FORM) == made
 
-    assert folder.next_index.with_name(folder.next_index.name + DAMAGED).read_bytes() == b"damaged"
+    assert folder.next_index.with_name(folder.next_index.name + DAMAGED).read_bytes() == damaged
     assert folder.data.stat().st_size == made.end
 
 
 def test_published_index_that_is_damaged_ends_the_run(folder: CommunityFolder) -> None:
-    folder.index.write_bytes(b"damaged")
+    made = append(folder, FORM, append(folder, FORM, Made(), archives_of(garden(), 0)), archives_of(garden(), 1))
+    folder.next_index.unlink()
+    for damaged in (b"damaged", encode_index(FORM, made.entries[1:])):
+        folder.index.write_bytes(damaged)
 
-    with pytest.raises(CommunityError, match="is damaged"):
-        read_made(folder, FORM)
+        with pytest.raises(CommunityError, match="is damaged"):
+            read_made(folder, FORM)
 
 
 def test_data_that_is_shorter_than_published_ends_the_run(folder: CommunityFolder) -> None:
@@ -224,7 +229,7 @@ def test_index_of_another_format_ends_the_run(folder: CommunityFolder) -> None:
     append(folder, FORM, Made(), archives_of(garden(), 0))
     other = new_community("Old", DEPLOYED, DEFAULT_NETWORK_TOPIC, 0).format
 
-    with pytest.raises(CommunityError, match="of the format spec"):
+    with pytest.raises(CommunityError, match="has the format spec"):
         read_made(folder, other)
 
 
