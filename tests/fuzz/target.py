@@ -19,6 +19,7 @@ MODULES = (
     "waku2",
     "feed_socket",
     "wakuid",
+    "torrents",
     "rpc",
     "disk",
     "export",
