@@ -63,6 +63,7 @@ FLOORS = {
     "mailserver/store": Floor(
         97, "errors of the disk amidst a statement, in processes of tests/faults; kinds of damage"
     ),
+    "mailserver/torrents": Floor(55, "session, worker and process, which are the torrent process that tests start"),
     "mailserver/upkeep": Floor(96, "a store that is lost amidst a round of pruning"),
     "mailserver/waku": Floor(99, SMALL),
     "mailserver/waku2": Floor(98, SMALL),

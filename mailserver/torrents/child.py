@@ -213,7 +213,7 @@ class Child:
         request = self._requests.get(frame["id"])
         if request is None:
             if "error" in frame:
-                log.error("torrent process refused cause=%s", frame["text"])
+                log.error("torrent not added again cause=%s", frame["text"])
         elif "event" in frame:
             if request.on_event is not None and not request.answer.done():
                 request.on_event(frame)

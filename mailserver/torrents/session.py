@@ -46,6 +46,13 @@ _STOP_TRACKERS_S = 2
 
 
 @dataclass(frozen=True, slots=True)
+class Ready:
+    """A torrent that was added takes connections."""
+
+    info_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class PieceCame:
     """A piece with the right hash is there; it may still be on its way to the disk."""
 
@@ -96,7 +103,9 @@ class EventsLost:
     """There were more alerts than libtorrent keeps."""
 
 
-Event: TypeAlias = PieceCame | WrongPieceCame | MetadataCame | MetadataUnusable | Flushed | DiskFailed | EventsLost
+Event: TypeAlias = (
+    Ready | PieceCame | WrongPieceCame | MetadataCame | MetadataUnusable | Flushed | DiskFailed | EventsLost
+)
 
 
 class Session:
@@ -178,6 +187,8 @@ class Session:
         """What has happened since the last call."""
         for alert in self._session.pop_alerts():
             match alert:
+                case lt.torrent_checked_alert():
+                    yield Ready(_info_hash(alert.handle))
                 case lt.piece_finished_alert():
                     yield PieceCame(_info_hash(alert.handle), alert.piece_index)
                 case lt.hash_failed_alert():
@@ -222,13 +233,6 @@ def dial(handle: Handle, peers: Iterable[Address]) -> None:
 def flush(handle: Handle) -> None:
     """Write what has come; `Flushed` follows."""
     handle.flush_cache()
-
-
-def forgive(handle: Handle) -> None:
-    """Go on after an error of the disk."""
-    handle.clear_error()
-    handle.unset_flags(lt.torrent_flags.upload_mode)
-    handle.resume()
 
 
 def pieces_there(handle: Handle) -> set[int]:

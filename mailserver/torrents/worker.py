@@ -57,6 +57,7 @@ class _Torrent:
     held: HeldPieces
     handle: session.Handle
     have: set[int]
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
     wrong: int = 0
     failed: bool = False
     fetches: dict[int, _Fetch] = field(default_factory=dict)
@@ -207,9 +208,6 @@ class Worker:
         if torrent is None:
             raise RequestFault(Fault.DROPPED, "there is no such torrent")
         wanted = decode_pieces(frame["pieces"]) & set(torrent.info.pieces)
-        if torrent.failed:
-            torrent.failed = False
-            session.forgive(torrent.handle)
         if torrent.wrong and not torrent.fetches:
             self._open_again(torrent)  # libtorrent never lifts its bans
         await self._check_again(torrent, wanted & torrent.have)
@@ -222,6 +220,10 @@ class Worker:
 
     async def _have(self, request_id: int, torrent: _Torrent, wanted: set[int]) -> None:
         """Wait until these pieces have come; save what has, now and then."""
+        if torrent.failed:
+            await self._flush(torrent)  # nothing is on its way to the disk any more that could fail late
+            torrent.failed = False
+            self._open_again(torrent)
         fetch = torrent.fetches[request_id] = _Fetch(wanted - torrent.have)
         try:
             self._want(torrent)
@@ -253,14 +255,17 @@ class Worker:
         async with torrent.settling:
             unchecked = pieces - torrent.held.checked
             if unchecked:
-                torrent.flushed.clear()
-                session.flush(torrent.handle)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(FLUSH_S):
-                        await torrent.flushed.wait()
+                await self._flush(torrent)
             wrong = await asyncio.to_thread(torrent.held.verify, unchecked)
             await asyncio.to_thread(torrent.held.save)
             return wrong
+
+    async def _flush(self, torrent: _Torrent) -> None:
+        torrent.flushed.clear()
+        session.flush(torrent.handle)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                await torrent.flushed.wait()
 
     async def _check_again(self, torrent: _Torrent, pieces: set[int]) -> None:
         """Look whether the disk has the pieces that it is said to have; have libtorrent fetch those that are wrong."""
@@ -313,6 +318,9 @@ class Worker:
 
     def _on_event(self, torrent: _Torrent, event: session.Event) -> None:
         match event:
+            case session.Ready():
+                torrent.ready.set()
+                return
             case session.PieceCame(_, piece):
                 torrent.have.add(piece)
             case session.WrongPieceCame():
@@ -322,6 +330,7 @@ class Worker:
                 return
             case session.DiskFailed(_, text):
                 torrent.failed = True
+                torrent.ready.set()
                 for fetch in torrent.fetches.values():
                     fetch.fail(RequestFault(Fault.DISK, text))
                 return
@@ -354,6 +363,7 @@ class Worker:
     def _catch_up(self) -> None:
         """Look up what alerts would have told."""
         for torrent in self._torrents.values():
+            torrent.ready.set()
             torrent.have |= session.pieces_there(torrent.handle)
             torrent.flushed.set()
             self._on_progress(torrent)

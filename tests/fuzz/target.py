@@ -20,6 +20,7 @@ MODULES = (
     "communities",
     "feed_socket",
     "wakuid",
+    "torrents",
     "rpc",
     "disk",
     "export",
