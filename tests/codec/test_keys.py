@@ -254,7 +254,7 @@ def test_compressed_key_is_the_same_key(number: int) -> None:
 
 @pytest.mark.parametrize(
     "compressed",
-    [b"", b"\x02" + bytes(31), b"\x02" + bytes(33), b"\x04" + b"\x11" * 32, b"\x02" + b"\xff" * 32],
+    [b"", b"\x02" + bytes(31), b"\x02" + bytes(33), b"\x04" + b"\x11" * 32, b"\x02" + b"\xff" * 32, b"\x04" + G],
 )
 def test_what_is_no_compressed_key_is_refused(compressed: bytes) -> None:
     with pytest.raises(DecodeError):

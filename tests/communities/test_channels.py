@@ -37,8 +37,10 @@ def test_every_community_has_its_own_special_and_universal_channels() -> None:
 
 
 def test_channel_of_a_chat_may_have_a_name() -> None:
-    assert chat_channel("chat", "General").name == "General"
-    assert chat_channel("chat").name == "chat"
+    named, unnamed = chat_channel("chat", "General"), chat_channel("chat")
+
+    assert (named.name, unnamed.name) == ("General", "chat")
+    assert (named.content_topic, named.key) == (unnamed.content_topic, unnamed.key)
 
 
 @pytest.mark.parametrize("number", range(6))

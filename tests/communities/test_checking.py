@@ -38,6 +38,9 @@ def test_archives_that_fill_the_data_are_fine() -> None:
         pytest.param([entry(0), entry(2)], 3, [Fault.GAP], id="gap"),
         pytest.param([entry(0, 2), entry(1, 2)], 3, [Fault.GAP], id="overlap"),
         pytest.param([entry(0), entry(0)], 1, [Fault.GAP], id="same place"),
+        pytest.param(
+            [replace(entry(0), offset=1)], 1, [Fault.GAP, Fault.PIECES, Fault.DATA_LENGTH], id="beside the pieces"
+        ),
         pytest.param([entry(0)], 2, [Fault.DATA_LENGTH], id="data longer"),
         pytest.param([entry(0, 2)], 1, [Fault.DATA_LENGTH], id="data shorter"),
         pytest.param([], 1, [Fault.DATA_LENGTH], id="nothing listed"),
@@ -77,7 +80,8 @@ OTHER_WEEK = TimeRange(WEEK.lower + 1, WEEK.upper + 1)
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        pytest.param({"size": 2 * PIECE_BYTES}, Fault.SIZE, id="size"),
+        pytest.param({"size": 2 * PIECE_BYTES}, Fault.SIZE, id="too little data"),
+        pytest.param({"size": PIECE_BYTES - 1}, Fault.SIZE, id="too much data"),
         pytest.param({"time_range": OTHER_WEEK}, Fault.RANGE, id="range"),
         pytest.param({"content_topics": TOPICS[1:]}, Fault.TOPICS, id="topics"),
     ],

@@ -1,5 +1,7 @@
 """Which history archives a member fetches."""
 
+from dataclasses import replace
+
 from mailserver.communities.choosing import All, Between, Latest, chosen
 from mailserver.communities.formats import PIECE_BYTES, TimeRange
 from mailserver.communities.index import IndexEntry
@@ -24,6 +26,7 @@ def test_all_are_fetched_in_order() -> None:
 def test_latest_are_all_archives_of_the_latest_range() -> None:
     assert ids(chosen(ENTRIES, Latest())) == "5"
     assert ids(chosen(ENTRIES[:5], Latest())) == "23"
+    assert ids(chosen([*ENTRIES, replace(ENTRIES[0], id="6", time_range=TimeRange(20, 27))], Latest())) == "5"
     assert chosen([], Latest()) == []
 
 
