@@ -30,9 +30,12 @@ SET_BY_COMPOSE = {
     "GATEWAY_LISTEN",
     "GATEWAY_WEBSOCKET",
     "GATEWAY_METRICS",
+    "COMMUNITIES_DATA_DIR",
+    "COMMUNITIES_TORRENT_LISTEN",
     "SPARK_EXPORT_STORE",
     "SPARK_EXPORT_ARCHIVE",
     "SPARK_EXPORT_SCRATCH",
+    "SPARK_EXPORT_COMMUNITIES",
 }
 """Variables that docker-compose.yml sets itself, so that .env cannot set them."""
 
@@ -42,6 +45,8 @@ IN_COMPOSE = {
     "GATEWAY_NETWORK_TOPIC": "The same as MAILSERVER_NETWORK_TOPIC.",
     "GATEWAY_ADVERTISE": "Set it: the default is good for this machine only.",
     "GATEWAY_TRUSTED_PROXIES": "A proxy on this machine comes from Docker's own network: 172.16.0.0/12.",
+    "COMMUNITIES_NETWORK_TOPIC": "The same as MAILSERVER_NETWORK_TOPIC.",
+    "COMMUNITIES_ADVERTISE": "Set it, or COMMUNITIES_TRACKERS, or nobody finds us.",
     "SPARK_EXPORT_DRIVER_MEMORY": "COMPACTION_MEMORY is for the JVM and Python together, twice as much.",
     "SPARK_EXPORT_MAX_RUN_HOURS": "The container counts as unhealthy then.",
     "SPARK_EXPORT_MAX_AGE_HOURS": "The container counts as unhealthy then.",
@@ -137,6 +142,11 @@ WRITTEN: dict[Path, tuple[tuple[str, str, Callable[[], str]], ...]] = {
             "# --- The gateway (`make docs`)\n",
             "\n# --- A file of the gateway's settings\n",
             partial(settings_examples, GATEWAY),
+        ),
+        (
+            "# --- Communities (`make docs`)\n",
+            "\n# --- A file of the settings of communities\n",
+            partial(settings_examples, COMMUNITIES),
         ),
         ("# --- The compaction (`make docs`)\n", "\n# --- The end of what `make docs` writes\n", compaction_examples),
     ),

@@ -7,7 +7,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
       Those of the wire:
       DecodeError              bytes do not parse. Whoever knows whose bytes they are translates it.
         TooManyEnvelopes         [waku.envelope] a long packet has more envelopes than are taken from one
-        ForeignLink              [communities.links] a message in a special channel is no link of its community: ignored
+        ForeignLink              [communities.links] a message in a special channel is no link of the owner: ignore it
         OtherVersion             [reconcile.wire] the other side speaks another negentropy: compare in another way
       RemoteProtocolError      the peer broke a rule: close its connection with `.reason`
       Libp2pFault              [libp2p.faults] a libp2p peer broke a rule: close its connection, count `.cause`

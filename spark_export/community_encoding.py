@@ -4,7 +4,7 @@ Rows come sorted by time of creation, from wherever: an envelope that several so
 second they are put into the order of the format here. So the archives are the same whatever the partitioning was.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -13,14 +13,16 @@ from typing import NamedTuple
 from mailserver.communities import deployed_format
 from mailserver.communities.formats import CommunityMessage, TimeRange
 from mailserver.communities.index import DEPLOYED, format_named
-from mailserver.communities.spec_format import SpecFormat
 from mailserver.community.owner.appending import NewArchive
 from mailserver.community.owner.record import OwnedChannel
 from mailserver.errors import DecodeError
-from mailserver.ids.muid import NoId
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.waku.envelope import Topic, decode_envelope
 from mailserver.waku.payload import open_symmetric
+from spark_export.community_messages import sealed_messages
+
+BATCH_ROWS = 4000
+"""How many rows are converted at once, or a few more: 2 MB of usual envelopes."""
 
 
 class CandidateRow(NamedTuple):
@@ -102,28 +104,37 @@ def _messages(
 ) -> Iterator[CommunityMessage]:
     """The messages in the order of the format; the key of each is appended to `keys` before it comes."""
     convert = _opened if work.format_name == DEPLOYED else _sealed
-    for _, second in groupby(rows, itemgetter(0)):
-        unique = {row.key: row for row in second}
-        converted = []
-        for key, row in unique.items():
-            message = convert(work, row, skipped)
-            if message is not None:
-                converted.append((message, key))
-        converted.sort()
-        for message, key in converted:
+    for some in _seconds(rows):
+        unique = {row.key: row for row in some}
+        converted = zip(convert(work, [*unique.values()], skipped), unique, strict=True)
+        for message, key in sorted((message, key) for message, key in converted if message is not None):
             keys.append(key)
             yield message
 
 
-def _sealed(work: RangeWork, row: CandidateRow, skipped: Skipped) -> CommunityMessage | None:
-    try:
-        return SpecFormat(work.network_topic).message_of(decode_envelope(row.raw))
-    except (DecodeError, NoId):
-        skipped.damaged += 1
-        return None
+def _seconds(rows: Iterable[CandidateRow]) -> Iterator[list[CandidateRow]]:
+    """Some thousand rows at a time: all of some seconds."""
+    some: list[CandidateRow] = []
+    for _, second in groupby(rows, itemgetter(0)):
+        some.extend(second)
+        if len(some) >= BATCH_ROWS:
+            yield some
+            some = []
+    if some:
+        yield some
 
 
-def _opened(work: RangeWork, row: CandidateRow, skipped: Skipped) -> CommunityMessage | None:
+def _sealed(work: RangeWork, rows: Sequence[CandidateRow], skipped: Skipped) -> list[CommunityMessage | None]:
+    messages = sealed_messages(work.network_topic, [row.raw for row in rows])
+    skipped.damaged += messages.count(None)
+    return messages
+
+
+def _opened(work: RangeWork, rows: Sequence[CandidateRow], skipped: Skipped) -> list[CommunityMessage | None]:
+    return [_opened_one(work, row, skipped) for row in rows]
+
+
+def _opened_one(work: RangeWork, row: CandidateRow, skipped: Skipped) -> CommunityMessage | None:
     try:
         envelope = decode_envelope(row.raw)
     except DecodeError:

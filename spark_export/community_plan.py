@@ -112,5 +112,5 @@ def missing_of(stores: Iterable[Path]) -> tuple[TimeRange, ...]:
     Raises:
         CatchupError: what one of them says cannot be read.
     """
-    missed = (each for store in stores for each in open_ledger(store.parent).missed)
-    return tuple(TimeRange(each.lower, each.upper + 1) for each in missed)
+    awaited = (each for store in stores for each in open_ledger(store.parent).awaited)
+    return tuple(TimeRange(each.lower, each.upper + 1) for each in awaited)

@@ -92,8 +92,14 @@ def schedule(arguments: argparse.Namespace) -> int:
         current = time.time()
         since = waiting(_stores(arguments), current)
         compaction = Job(_run(_COMPACT, arguments, COMPACT_OPTIONS), arguments.schedule, since)
-        of_communities = _of_communities(arguments, since)
-        await run_by([compaction, *of_communities, *_upkeep(arguments, current)], _stop_signals())
+        await run_by(
+            [
+                compaction,
+                *_of_communities(arguments, arguments.schedule, since),
+                *_upkeep(arguments, current),
+            ],
+            _stop_signals(),
+        )
 
     asyncio.run(until_stopped())
     return 0
@@ -107,7 +113,7 @@ def nightly(arguments: argparse.Namespace) -> int:
         stop, current = _stop_signals(), time.time()
         exit_code = await run_once(_run(_COMPACT, arguments, COMPACT_OPTIONS), stop)
         due = [job for job in _upkeep(arguments, current) if job.is_due(current)]
-        for job in (*_of_communities(arguments, current), *due):
+        for job in (*_of_communities(arguments, str(SCHEDULE.default), current), *due):
             if not stop.is_set() and job.has_work():
                 exit_code = await run_once(job.run, stop) or exit_code
         return exit_code
@@ -142,13 +148,11 @@ def _upkeep(arguments: argparse.Namespace, current: float) -> list[Job]:
     ]
 
 
-def _of_communities(arguments: argparse.Namespace, since: float) -> list[Job]:
-    """The run for communities, which follows each compaction, if there is a folder of them. It is scheduled like the
-    compaction, but `nightly` has no schedule for that."""
+def _of_communities(arguments: argparse.Namespace, expression: str, since: float) -> list[Job]:
+    """The run for communities, which follows each compaction, if there is a folder of them."""
     if not arguments.communities:
         return []
     run = _run(Task.COMMUNITIES.value, arguments, COMMUNITIES_OPTIONS)
-    expression = getattr(arguments, "schedule", SCHEDULE.default)
     return [Job(run, expression, since, partial(_has_communities, Path(arguments.communities)))]
 
 

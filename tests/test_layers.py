@@ -99,6 +99,8 @@ EXPORT_SEES = (
     "mailserver.archive",
     "mailserver.catchup.ledger",
     "mailserver.codec.keccak",
+    "mailserver.codec.protobuf",
+    "mailserver.codec.varint",
     "mailserver.communities",
     "mailserver.community.owner",
     "mailserver.errors",

@@ -7,6 +7,7 @@ import pytest
 
 from mailserver.catchup.ledger import open_ledger
 from mailserver.catchup.ranges import Range
+from mailserver.codec.keys import NodeId
 from mailserver.communities.channels import Channel
 from mailserver.communities.formats import TimeRange
 from mailserver.communities.index import DEPLOYED
@@ -107,12 +108,15 @@ def test_opened_archives_need_messages_and_know_all_keys() -> None:
     assert plan_of(garden(), due(0)).works[0].keys == {}
 
 
-async def test_missed_times_are_those_of_all_stores_and_include_their_last_second(tmp_path: Path) -> None:
-    stores = [tmp_path / name / "mailserver.db" for name in ("a", "b", "c")]
-    for number, store in enumerate(stores[:2]):
+async def test_missed_times_that_a_source_owes_are_awaited_with_their_last_second(tmp_path: Path) -> None:
+    stores = [tmp_path / name / "mailserver.db" for name in ("a", "b", "nobody asked", "never run")]
+    for number, store in enumerate(stores[:3]):
         store.parent.mkdir()
         ledger = open_ledger(store.parent)
-        ledger.note_missed(Range(5 + 100 * number, 9 + 100 * number))
+        missed = Range(5 + 100 * number, 9 + 100 * number)
+        ledger.note_missed(missed)
+        if number < 2:
+            ledger.account(NodeId(bytes(64))).add(Range(missed.lower, missed.upper + 50))
         await ledger.save()
 
     assert missing_of(stores) == (TimeRange(5, 10), TimeRange(105, 110))

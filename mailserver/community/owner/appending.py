@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from mailserver.communities.checking import check_index
+from mailserver.communities.checking import Finding, check_index
 from mailserver.communities.formats import EncodedArchive, Format, TimeRange
 from mailserver.communities.index import HistoryIndex, IndexEntry, decode_index, encode_index, entry_of
 from mailserver.community.owner.folders import CommunityFolder
@@ -118,25 +118,52 @@ def read_index(path: Path) -> HistoryIndex | None:
         return None
 
 
+def read_next_index(folder: CommunityFolder) -> HistoryIndex | None:
+    """Read what is to be published next; None if there is nothing. A damaged file is set aside: it can be made again.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    path = folder.next_index
+    try:
+        index = read_index(path)
+        if index is None or not (findings := _findings(index)):
+            return index
+        cause = findings[0].detail
+    except DecodeError as error:
+        cause = str(error)
+    log.error("damaged index set aside file=%s cause=%s", path, cause)
+    with contextlib.suppress(FileNotFoundError):  # somebody else has done it
+        path.rename(path.with_name(path.name + DAMAGED))
+    return None
+
+
+def read_published_index(folder: CommunityFolder) -> HistoryIndex | None:
+    """Read what is published; None if nothing is.
+
+    Raises:
+        CommunityError: it is damaged.
+        DecodeError: so it is.
+        OSError: it cannot be read.
+    """
+    index = read_index(folder.index)
+    if index is not None and (findings := _findings(index)):
+        raise CommunityError(f"{folder.index} is damaged: {findings[0].detail}")
+    return index
+
+
+def _findings(index: HistoryIndex) -> list[Finding]:
+    return check_index(index, index.entries[-1].end if index.entries else 0)
+
+
 def _entries(folder: CommunityFolder, form: Format) -> tuple[IndexEntry, ...]:
-    """The newest entries. The service may rename the one to the other between the two looks."""
-    for path in (folder.next_index, folder.index):
-        try:
-            index = read_index(path)
-        except DecodeError as error:
-            if path != folder.next_index:
-                raise
-            log.error("damaged index set aside file=%s cause=%s", path, error)
-            path.rename(path.with_name(path.name + DAMAGED))
-            continue
-        if index is None:
-            continue
-        if index.format_name != form.name and index.entries:
-            raise CommunityError(f"{path} is of the format {index.format_name}, and the community of {form.name}")
-        if findings := check_index(index, index.entries[-1].end if index.entries else 0):
-            raise CommunityError(f"{path} is damaged: {findings[0].detail}")
-        return index.entries
-    return ()
+    """The newest entries. The service may rename the one index to the other between the two looks."""
+    index = read_next_index(folder) or read_published_index(folder)
+    if index is None:
+        return ()
+    if index.entries and index.format_name != form.name:
+        raise CommunityError(f"{folder.path} has the format {index.format_name}, and the community {form.name}")
+    return index.entries
 
 
 @contextlib.contextmanager

@@ -10,8 +10,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from mailserver.communities.checking import check_index
-from mailserver.community.owner.appending import read_index
+from mailserver.community.owner.appending import read_next_index, read_published_index
 from mailserver.community.owner.folders import CommunityFolder
 from mailserver.community.owner.record import CommunityError
 from mailserver.errors import DecodeError
@@ -43,10 +42,13 @@ class Publisher:
             CommunityError: files cannot be used, or are damaged.
         """
         with _explained(self._folder):
+            upcoming = await asyncio.to_thread(read_next_index, self._folder)
             if self.seeded is not None:
-                if not await asyncio.to_thread(self._folder.next_index.exists):
+                if upcoming is None:
                     return False
                 await self.stop()
+            if upcoming is not None:
+                await asyncio.to_thread(take_next_index, self._folder)
             info = await asyncio.to_thread(self._make)
             if info is None:
                 return False
@@ -73,14 +75,10 @@ class Publisher:
 
     def _make(self) -> TorrentInfo | None:
         """Make the newest torrent; None if nothing was made yet."""
-        take_next_index(self._folder)
-        index = read_index(self._folder.index)
+        index = read_published_index(self._folder)
         if index is None or not index.entries:
             return None
-        end = index.entries[-1].end
-        if findings := check_index(index, end):
-            raise CommunityError(f"{self._folder.index} is damaged: {findings[0].detail}")
-        return make_torrent(self._folder.path, self._folder.path.name, self._last, end)
+        return make_torrent(self._folder.path, self._folder.path.name, self._last, index.entries[-1].end)
 
 
 def take_next_index(folder: CommunityFolder) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mailserver.communities import deployed_format
 from mailserver.communities.checking import check_archive, check_index
-from mailserver.communities.index import DEPLOYED, decode_index
+from mailserver.communities.index import DEPLOYED, decode_index, encode_index
 from mailserver.communities.spec_format import SpecFormat
 from mailserver.community.owner import appending
 from mailserver.community.owner.appending import DAMAGED, Made, NewArchive, append, read_made
@@ -20,6 +20,7 @@ from mailserver.community.owner.published_ids import decode_ids
 from mailserver.community.owner.publishing import take_next_index
 from mailserver.community.owner.record import CommunityError, new_community
 from mailserver.errors import DecodeError
+from mailserver.files import write_whole
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.waku.payload import Opened
 from tests.community.owner.samples import OWNER, archives_of, garden, made_in, sealed, week
@@ -45,7 +46,7 @@ def killed_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         left -= 1
 
     with monkeypatch.context() as patched:
-        sync, truncate, write = os.fsync, os.ftruncate, appending.write_whole
+        sync, truncate, write = os.fsync, os.ftruncate, write_whole
 
         def dying_sync(descriptor: int) -> None:
             step()
@@ -60,8 +61,8 @@ def killed_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             write(path, content)
             step()
 
-        patched.setattr(appending.os, "fsync", dying_sync)
-        patched.setattr(appending.os, "ftruncate", dying_truncate)
+        patched.setattr(os, "fsync", dying_sync)
+        patched.setattr(os, "ftruncate", dying_truncate)
         patched.setattr(appending, "write_whole", dying_write)
         yield
 
@@ -118,9 +119,9 @@ def test_history_is_the_same_whatever_kills_the_run(
                 assert published(folders[0])[0] == before[0]
         if publishes[step]:
             take_next_index(folders[0])
-            data, index = published(folders[0])
-            assert data.startswith(before[0])
-            before = data, index
+            now = published(folders[0])
+            assert now[0].startswith(before[0])
+            before = now
 
     take_next_index(folders[0])
     take_next_index(folders[1])
@@ -192,23 +193,28 @@ def test_ids_of_opened_messages_are_those_of_their_envelopes(tmp_path: Path) -> 
     assert made.ids[0].encode() == kept[8:]
 
 
-def test_damaged_next_index_is_set_aside(folder: CommunityFolder) -> None:
+@pytest.mark.parametrize("damage", ["no index", "a gap"])
+def test_damaged_next_index_is_set_aside(folder: CommunityFolder, damage: str) -> None:
     made = append(folder, FORM, read_made(folder, FORM), archives_of(garden(), 0))
     take_next_index(folder)
-    append(folder, FORM, made, archives_of(garden(), 1))
-    folder.next_index.write_bytes(b"damaged")
+    longer = append(folder, FORM, made, archives_of(garden(), 1))
+    damaged = b"damaged" if damage == "no index" else encode_index(FORM, longer.entries[1:])
+    folder.next_index.write_bytes(damaged)
 
     assert read_made(folder, FORM) == made
 
-    assert folder.next_index.with_name(folder.next_index.name + DAMAGED).read_bytes() == b"damaged"
+    assert folder.next_index.with_name(folder.next_index.name + DAMAGED).read_bytes() == damaged
     assert folder.data.stat().st_size == made.end
 
 
 def test_published_index_that_is_damaged_ends_the_run(folder: CommunityFolder) -> None:
-    folder.index.write_bytes(b"damaged")
+    made = append(folder, FORM, append(folder, FORM, Made(), archives_of(garden(), 0)), archives_of(garden(), 1))
+    folder.next_index.unlink()
+    for damaged in (b"damaged", encode_index(FORM, made.entries[1:])):
+        folder.index.write_bytes(damaged)
 
-    with pytest.raises(CommunityError, match="is damaged"):
-        read_made(folder, FORM)
+        with pytest.raises(CommunityError, match="is damaged"):
+            read_made(folder, FORM)
 
 
 def test_data_that_is_shorter_than_published_ends_the_run(folder: CommunityFolder) -> None:
@@ -223,7 +229,7 @@ def test_index_of_another_format_ends_the_run(folder: CommunityFolder) -> None:
     append(folder, FORM, Made(), archives_of(garden(), 0))
     other = new_community("Old", DEPLOYED, DEFAULT_NETWORK_TOPIC, 0).format
 
-    with pytest.raises(CommunityError, match="of the format spec"):
+    with pytest.raises(CommunityError, match="has the format spec"):
         read_made(folder, other)
 
 
@@ -234,7 +240,7 @@ def test_full_disk_is_named_and_changes_nothing(folder: CommunityFolder, monkeyp
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(appending.os, "fsync", full)
+        patched.setattr(os, "fsync", full)
         with pytest.raises(CommunityError, match="No space left"):
             append(folder, FORM, made, archives_of(garden(), 1))
 

@@ -11,7 +11,7 @@ from mailserver.community.owner.holdings import Progress, open_holdings
 from mailserver.errors import StoreError
 from mailserver.store.arrivals import ArrivedEnvelope
 from mailserver.store.message_ids import Arrival
-from mailserver.waku.envelope import Envelope
+from mailserver.waku.envelope import Envelope, Topic
 from tests.community.owner.samples import ATTIC, GARDEN, KITCHEN, sealed
 
 TOPICS = frozenset({GARDEN, KITCHEN})
@@ -79,7 +79,11 @@ async def test_only_what_is_old_and_may_go_is_removed(tmp_path: Path, monkeypatc
         await holdings.take(arrived(envelopes), Arrival(10), TOPICS, 5)
         asked: list[tuple[int, bytes]] = []
 
-        removed = await holdings.remove(104, lambda created, topic, key: asked.append((created, key)) or created != 101)
+        def is_removable(created: int, topic: Topic, key: bytes) -> bool:
+            asked.append((created, key))
+            return created != 101
+
+        removed = await holdings.remove(104, is_removable)
 
         assert removed == 6
         assert sorted(asked) == sorted((each.created, each.hash()[:16]) for each in envelopes[:8])

@@ -212,9 +212,8 @@ async def test_what_is_wrong_with_one_community_is_told_once_and_the_others_go_o
     world: World, clock: Clock, folder: CommunityFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = made_in(communities_of(world), garden(), OTHER_OWNER)
-    make_week(folder, 0)
     make_week(other, 0)
-    folder.next_index.write_bytes(b"damaged")
+    folder.index.write_bytes(b"damaged")
     caplog.set_level(logging.ERROR)
     async with serving(world, clock) as serve:
         await serve.until_announced(other, 1)
@@ -227,6 +226,22 @@ async def test_what_is_wrong_with_one_community_is_told_once_and_the_others_go_o
         make_week(folder, 0)
         await serve.until_announced(folder, 1)
         assert serve.owners.problems == []
+
+
+async def test_damaged_next_index_leaves_what_is_published_as_it_is(
+    world: World, clock: Clock, folder: CommunityFolder
+) -> None:
+    make_week(folder, 0)
+    async with serving(world, clock) as serve:
+        (link,) = await serve.until_announced(folder, 1)
+        index = folder.index.read_bytes()
+        folder.next_index.write_bytes(b"damaged")
+
+        await serve.until_announced(folder, 1)
+
+        assert await serve.seeded() == [info_hash_of(link)]
+        assert folder.index.read_bytes() == index
+        assert not folder.next_index.exists()
 
 
 async def test_link_that_the_daemon_cannot_store_is_a_problem_and_posted_again(
