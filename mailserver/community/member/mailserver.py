@@ -8,10 +8,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from mailserver.catchup.page_rules import PAGE_TIMEOUT_S, PageBuffer, PageTooLong, SourceLies, Walk
-from mailserver.catchup.ranges import LATE_S, Range, cut_window, unite
+from mailserver.catchup.ranges import LATE_S, Range, cut_window, unite, without
 from mailserver.catchup.request_pow import RequestTooDear, request_pow
 from mailserver.catchup.retry import backoff_s
 from mailserver.client.mail_client import MailClient, NoAnswer, RequestFailed, connect
@@ -47,6 +48,15 @@ FAILURES = (ConnectionLost, DecodeError, NoAnswer, RequestFailed, RequestTooDear
 Take = Callable[[Sequence[Envelope]], Awaitable[None]]
 
 
+@dataclass(slots=True)
+class _Window:
+    """A part that is being asked for, over any number of connections. `cursor`: where the next page begins."""
+
+    part: Range
+    walk: Walk
+    cursor: Cursor | None = None
+
+
 class Mailserver:
     """Asks one mailserver while `follow` runs. `problem`: why it has none of our attention now; empty if it has."""
 
@@ -79,6 +89,7 @@ class Mailserver:
         self._wall_clock = wall_clock
         self._until: int | None = None
         self._owed: list[Range] = []
+        self._window: _Window | None = None
         self._node_key = random_key()  # the same for all connections: mailservers count our requests by it
 
     async def follow(self) -> None:
@@ -92,6 +103,8 @@ class Mailserver:
                         failures = 0
                         async for envelope in live:
                             await self._take([envelope])
+            except PageTooLong:
+                continue
             except (*FAILURES, StoreError) as error:
                 self._fail(str(error))
             failures += 1
@@ -103,14 +116,18 @@ class Mailserver:
         Raises:
             MailserverError: one of FAILURES: it does not answer, or not as it should; or a StoreError.
         """
-        async with connect(self.enode, self._client_id, self._node_key) as client:
-            await self.ask(client)
+        while True:
+            with contextlib.suppress(PageTooLong):
+                async with connect(self.enode, self._client_id, self._node_key) as client:
+                    await self.ask(client)
+                return
 
     async def ask(self, client: MailClient) -> None:
         """Ask for what was not asked for yet, the newest day first.
 
         Raises:
             MailserverError: as `ask_once`. What was answered until then is not asked for again on the next connection.
+            PageTooLong: ask for less, on another connection.
         """
         now = int(self._wall_clock())
         if self._until is None:
@@ -119,40 +136,41 @@ class Mailserver:
         self._owed = unite([*self._owed, Range(max(since, 0), now)])
         self._until = now
         while self._owed:
-            window, rest = cut_window(self._owed[0])
-            await self._ask_window(client, Walk(window))
-            self._owed[:1] = [] if rest is None else [rest]
+            if self._window is None:
+                part, _ = cut_window(self._owed[0])
+                self._window = _Window(part, Walk(part))
+            await self._ask_window(client, self._window)
+            done = self._window.part
+            self._owed = [left for part in self._owed for left in without(part, done)]
+            self._window = None
         await self._diary.note_asked(self.enode.node_id, self._topics, now)
         self.problem = ""
         self.answered.set()
 
-    async def _ask_window(self, client: MailClient, walk: Walk) -> None:
-        cursor: Cursor | None = None
-        check = AnswerCheck()
+    async def _ask_window(self, client: MailClient, window: "_Window") -> None:
         while True:
             try:
-                envelopes, cursor = await self._ask_page(client, walk, cursor, check)
+                envelopes, cursor = await self._ask_page(client, window)
             except PageTooLong:
-                walk.shrink()
-                check = AnswerCheck()  # what was dropped comes again
-                continue
+                window.walk.shrink()
+                raise  # the rest of this page may still come: only another connection is free of it
             await self._take(envelopes)
+            window.cursor = cursor
             if cursor is None:
-                self._note_faults(check)
                 return
-            walk.note([(envelope.created, envelope.hash()) for envelope in envelopes], cursor)
+            window.walk.note([(envelope.created, envelope.hash()) for envelope in envelopes], cursor)
 
-    async def _ask_page(
-        self, client: MailClient, walk: Walk, cursor: Cursor | None, check: AnswerCheck
-    ) -> tuple[Sequence[Envelope], Cursor | None]:
+    async def _ask_page(self, client: MailClient, window: "_Window") -> tuple[Sequence[Envelope], Cursor | None]:
+        check = AnswerCheck()  # a page that was cut off comes again: what was in it is no repetition
         min_pow = request_pow(client.settings.pow_requirement, 0.0)
-        request = walk.request(cursor, Interest(topics=self._topics))
+        request = window.walk.request(window.cursor, Interest(topics=self._topics))
         now = asyncio.get_running_loop().time
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PAGE_TIMEOUT_S) as deadline:
                 buffer = PageBuffer(on_full=lambda: deadline.reschedule(now()))
                 completion = await client.request(request, self._key, buffer, min_pow=min_pow, check=check)
                 if not buffer.is_full:  # it may have filled up in the moment in which the page ended
+                    self._note_faults(check)
                     return buffer.envelopes, completion.cursor
         raise PageTooLong
 

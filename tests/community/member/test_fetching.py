@@ -18,6 +18,7 @@ from mailserver.community.member.schema import HISTORY_FILE
 from mailserver.files import make_folder
 from mailserver.torrents.client import TorrentProcess
 from mailserver.torrents.magnet import MagnetLink
+from mailserver.torrents.making import make_torrent
 from tests.community.member.publishing import NETWORK_TOPIC, TOPICS, Published, published, sealed
 from tests.community.member.torrents import HASTY, LOOPBACK, Seeded, quiet
 from tests.community.member.worlds import NOW, WEEK_S, messages_of, week
@@ -335,3 +336,78 @@ async def test_progress_goes_from_nothing_to_everything(
     assert steps[0] == ("looking for the torrent", 0, None)
     assert steps[-1] == ("importing", 2, 2)
     assert all(total is None or 0 <= done <= total for _, done, total in steps)
+
+
+async def test_index_that_does_not_parse_is_refused(
+    tmp_path: Path, owner: TorrentProcess, torrents: TorrentProcess
+) -> None:
+    seeded = Seeded(owner, tmp_path / "owner")
+    weeks(4).write(seeded.folder)
+    (seeded.folder / "index").write_bytes(b"\xff" * 50)
+    info = make_torrent(seeded.folder, "community")
+    await owner.seed(info, seeded.folder)
+    link = MagnetLink(info.info_hash, peers=(("127.0.0.1", owner.port),))
+
+    async with fetcher(tmp_path / "member", torrents) as (member, _):
+        with pytest.raises(CannotFetch, match="index: ") as caught:
+            await member.fetch(link.encode(), quiet)
+
+    assert caught.value.is_final
+
+
+async def test_download_that_cannot_be_written_is_fetched_when_it_can_be(
+    tmp_path: Path, owner: TorrentProcess, torrents: TorrentProcess
+) -> None:
+    uri = await Seeded(owner, tmp_path / "owner").publish(weeks(4))
+
+    async with fetcher(tmp_path / "member", torrents) as (member, _):
+        (tmp_path / "member" / "downloads").write_text("a file, where the folder should be")
+        with pytest.raises(CannotFetch, match="cannot write the download") as caught:
+            await member.fetch(uri, quiet)
+        assert not caught.value.is_final
+        (tmp_path / "member" / "downloads").unlink()
+
+        assert (await member.fetch(uri, quiet)).messages == 3
+        (torrent,) = (await torrents.statistics()).torrents
+
+    assert torrent.downloaded_bytes <= 2 * PIECE_BYTES  # the archive came once
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda member: (member / "torrent.info").write_text("00"),
+        lambda member: (member / "torrent.info").write_text("no hex"),
+        lambda member: (member / "torrent").rename(member / "elsewhere").parent.joinpath("torrent").write_text("x"),
+    ],
+    ids=["torrent", "hex", "folder"],
+)
+async def test_torrent_that_cannot_be_offered_again_holds_up_nothing(
+    tmp_path: Path,
+    owner: TorrentProcess,
+    torrents: TorrentProcess,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[Path], object],
+) -> None:
+    uri = await Seeded(owner, tmp_path / "owner").publish(weeks(4))
+    async with fetcher(tmp_path / "member", torrents) as (member, _):
+        await member.fetch(uri, quiet)
+    damage(tmp_path / "member")
+
+    async with fetcher(tmp_path / "member", torrents) as (member, _):
+        assert await member.resume() == Fetched()
+
+    assert [record.levelname for record in caplog.records if "not offered" in record.getMessage()] == ["WARNING"]
+
+
+async def test_what_cannot_be_removed_is_reported_and_holds_up_nothing(
+    tmp_path: Path, owner: TorrentProcess, torrents: TorrentProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri = await Seeded(owner, tmp_path / "owner").publish(weeks(4))
+    make_folder(tmp_path / "member" / "downloads" / "a folder")
+
+    async with fetcher(tmp_path / "member", torrents) as (member, _):
+        fetched = await member.fetch(uri, quiet)
+
+    assert fetched.imported == 1
+    assert any("downloads not removed" in record.getMessage() for record in caplog.records)

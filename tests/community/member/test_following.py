@@ -29,6 +29,7 @@ from tests.app.daemons import Daemon, running
 from tests.community.member.publishing import FOREIGNER, NETWORK_TOPIC, OWNER, TOPICS, Published, published, sealed
 from tests.community.member.torrents import HASTY, Seeded, quiet
 from tests.community.member.worlds import messages_of, week
+from tests.mailservers import make_envelope
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -272,3 +273,16 @@ async def test_one_process_at_a_time_fetches(
         with pytest.raises(CommunityBusy, match="another process"):
             async with open_member(folder, processes[1], settings(daemon.enode)):
                 pass
+
+
+async def test_envelopes_without_an_id_or_of_the_future_are_left_alone(
+    daemon: Daemon, processes: tuple[TorrentProcess, TorrentProcess], folder: MemberFolder
+) -> None:
+    now = int(time.time())
+    odd = [make_envelope(number, created=created, topic=NEWS.topic) for number, created in enumerate((0, now + 3600))]
+
+    async with open_member(folder, processes[1], settings(daemon.enode)) as member:
+        await member.take(odd)
+        await member.take([make_envelope(3, created=now, topic=NEWS.topic)])
+
+    assert len(messages_of(folder.history)) == 1

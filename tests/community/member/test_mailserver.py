@@ -17,7 +17,7 @@ from mailserver.errors import ConnectionLost
 from mailserver.mail.request import Cursor
 from mailserver.waku.envelope import Envelope, Topic
 from tests.catchup.servers import DAY, PASSWORD_KEY, STATUS, Archive, Asked, make_envelopes, place, serving
-from tests.mailservers import NEWS, NOW, SPORT
+from tests.mailservers import NEWS, NOW, SPORT, make_large_envelopes
 from tests.raw_peer import Hangup
 from tests.waiting import until
 
@@ -78,7 +78,8 @@ async def test_asking_goes_on_where_the_connection_ended(history: History) -> No
     archive = Archive(MONTH)
 
     async def answer(asked: Asked) -> None:
-        if asked.number == 10:
+        if asked.number == 10:  # in the middle of a page
+            asked.give([each for each in MONTH if asked.request.lower <= each.created <= asked.request.upper])
             raise Hangup(None)
         await archive(asked)
 
@@ -113,19 +114,15 @@ async def test_follower_connects_again_and_says_why_it_had_to(history: History) 
 
 
 async def test_page_that_is_too_long_is_asked_for_again_in_smaller_parts(history: History) -> None:
-    news = make_envelopes(600, step_s=1)
+    long = make_large_envelopes(100, 100_000)  # 10 MB: more than a page may have
 
-    async def answer(asked: Asked) -> None:
-        if asked.number == 1:
-            for _ in range(10):
-                asked.give(news)
-        await Archive(news)(asked)
-
-    async with serving(answer) as server:
+    async with serving(Archive(long)) as server:
         asking = Asking(history, server.enode)
         await asking.mailserver.ask_once()
 
-    assert asking.taken == news
+    assert asking.taken == long
+    assert {request.limit for request in server.requests} == {1000, 125, 15}
+    assert server.visits == 3
 
 
 async def test_pages_that_lead_nowhere_end_it(history: History) -> None:
