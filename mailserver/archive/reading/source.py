@@ -18,7 +18,7 @@ from mailserver.archive.reading.scan import Match
 from mailserver.archive.reading.search import ANY_NUMBER, ArchiveFound, search
 from mailserver.archive.reading.walk import ArchivedEnvelope, Walked, envelopes_of_period, envelopes_of_seconds
 from mailserver.errors import StoreError
-from mailserver.metrics.registry import Metrics
+from mailserver.metrics.archive import ArchiveMetrics
 from mailserver.reconcile.sides import Needed
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, Place, Query, always
 from mailserver.waku.bloom import FULL_INTEREST
@@ -45,7 +45,7 @@ class ArchiveSource:
         at_once: int,
         cache_bytes: int,
         is_expected: Callable[[], bool],
-        metrics: Metrics,
+        metrics: ArchiveMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Read an archive.

@@ -7,7 +7,8 @@ other indexes. Making two hashes that share them takes 2**64 attempts.
 `archived` is the same of the messages that the archive has, whether the store has them, too, or not. It stays where it
 is when another store is followed. `archived_periods` says which days and months of the archive are in it.
 
-`originals` has what an envelope does not say of the message that it was made from. `gone` has where messages were that
+`originals` has what an envelope does not say of the message that it was made from; `arrival` is 0 if only the archive
+has the envelope. `gone` has where messages were that
 are gone, so that a page can still begin behind them. `progress` says how far the store was followed.
 
 All but `originals` is made from the store and the archive, and made anew if it is missing.
@@ -75,8 +76,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             meta BLOB NOT NULL,
             version INTEGER,
             is_ephemeral INTEGER,
-            arrival INTEGER                         -- names the envelope in the store; NULL: it has not arrived yet;
-                                                    -- 0: the archive has it
+            arrival INTEGER                         -- names the envelope in the store; NULL: it has not arrived yet
         ) WITHOUT ROWID
         """,
         "CREATE INDEX originals_by_message ON originals (message)",
