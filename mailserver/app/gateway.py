@@ -211,7 +211,9 @@ class Gateway:
         if archived is not None:
             if problem := archived.problem:
                 problems.append(problem)
-            if archived.owed:
+            if archived.owed is None:
+                problems.append("what of the archive is not indexed yet is not known yet")
+            elif archived.owed:
                 problems.append(f"{archived.owed} days and months of the archive are not indexed yet")
         return problems
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from mailserver.archive.days import day_name
 from mailserver.data_dir.folder import load_or_make_key
 from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.ids.envelopes import content_topic_of, message_of
@@ -28,6 +29,7 @@ from tests.spark_export.samples import NEWS, compact_into, envelopes, put
 
 pytestmark = pytest.mark.spark
 
+DAYS = range(20_000, 20_004)
 ALL = StoreQueryRequest("all", include_data=True, pagination_forward=True, pagination_limit=13)
 
 
@@ -84,15 +86,21 @@ def ready(gateway: GatewayProcess) -> list[str]:
     return problems
 
 
+def wait_until_indexed(gateway: GatewayProcess) -> None:
+    """Wait until it has indexed the archive."""
+    for day in DAYS:
+        gateway.wait_for_line(f"archive is indexed period={day_name(day)}")
+
+
 def test_light_clients_get_what_was_archived_and_pruned(spark: SparkSession, tmp_path: Path) -> None:
-    everything = [one for day in range(4) for one in envelopes(30, day=20_000 + day, first=100 * day)]
+    everything = [one for day in DAYS for one in envelopes(30, day=day, first=100 * (day - DAYS[0]))]
     archive, store = tmp_path / "archive", put(tmp_path / "data" / STORE_FILE, everything)
     load_or_make_key(store.parent)
     compact_into(spark, archive, store, now=20_010 * 86_400)
     reads = ("--archive", str(archive))
 
     with running_gateway(store.parent, *reads, *METRICS) as gateway:
-        gateway.wait_for_line("history is answered from the archive, too")
+        wait_until_indexed(gateway)
         assert_answers_all(gateway, everything)
         with running_daemon(
             store.parent, "--feed-socket", "--archive", str(archive), "--retention-days", "2"
@@ -103,8 +111,7 @@ def test_light_clients_get_what_was_archived_and_pruned(spark: SparkSession, tmp
 
     (store.parent / INDEX_FILE).unlink()
     with running_gateway(store.parent, *reads, *METRICS) as gateway:
-        for _ in range(4):
-            gateway.wait_for_line("archive is indexed")
+        wait_until_indexed(gateway)
         files = {file: file.read_bytes() for file in archive.rglob("part-*")}
         for file in files:
             file.unlink()

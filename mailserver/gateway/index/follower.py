@@ -5,6 +5,7 @@ kept between two of them. Hashing is done in the thread that writes.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -81,6 +82,7 @@ class Follower:
         self._swept: str | None = None
         self._missing: list[Key] = []
         self._look_at = 0.0
+        self._is_new_store = asyncio.Event()
         self._following = self._sweeping = ""
         self.damaged = 0
         """How many envelopes were found damaged, and are not indexed."""
@@ -163,6 +165,7 @@ class Follower:
             self._missing.clear()
             if self._archived is not None:
                 self._archived.begin_anew()
+            self._is_new_store.set()
             arrived = await self._read()
         if arrived.end > self._progress.arrival:
             indexed = await self._database.write(partial(index, progress=self._progress, arrived=arrived))
@@ -171,6 +174,8 @@ class Follower:
             else:
                 self._progress = self._progress._replace(arrival=arrived.end)
                 self.damaged += indexed.damaged
+        if self._removals is None:
+            self._is_new_store.set()
         self._last, self._removals, self._removed_until = arrived.last, arrived.removals, arrived.removed_until
         self._steps_done = number
 
@@ -263,7 +268,11 @@ class Follower:
         while True:
             started = loop.time()
             self._sweeping = _changed(self._sweeping, await _problem_of(self.sweep()))
-            await asyncio.sleep(max(SWEEP_REST_S, SWEEP_REST * (loop.time() - started)))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(SWEEP_REST_S, SWEEP_REST * (loop.time() - started))):
+                    # What the archive has, and this store has not, must be known before it can be asked for.
+                    await self._is_new_store.wait()
+            self._is_new_store.clear()
 
 
 async def _problem_of(work: Awaitable[None]) -> str:

@@ -15,6 +15,7 @@ from mailserver.archive.days import day_name
 from mailserver.archive.paths import record_of
 from mailserver.errors import StoreError
 from mailserver.gateway.index import archived as indexing
+from mailserver.gateway.index import follower as following
 from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.gateway.index.values import MAX_PAGE_BYTES, MessagePage
 from mailserver.ids.envelopes import NS, content_topic_of, message_of
@@ -37,6 +38,7 @@ from tests.gateway.index.worlds import (
 )
 from tests.properties import settings
 from tests.store.samples import DAY, NEWS, SPORT, START, UNSHRUNK, change, rows
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -379,3 +381,21 @@ async def test_walk_meets_all_once_while_pruning_compaction_and_merge_go_on(worl
 
     assert found == all_of(some)
     assert await world.walk(query_for(limit=7, is_forward=False)) == all_of(some)[::-1]
+
+
+async def test_archive_is_looked_at_as_soon_as_the_store_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "SWEEP_REST_S", 3600.0)
+    async with opened_archived_world(tmp_path) as world:
+        await archived(world, 9, keep=2)
+    (tmp_path / INDEX_FILE).unlink()
+
+    async with opened_archived_world(tmp_path) as world:
+        running = asyncio.create_task(world.messages.follower.run())
+        await until(lambda: world.messages.archived is not None and world.messages.archived.owed == 0)
+        page = await world.messages.query(query_for())
+        running.cancel()
+        await asyncio.wait([running])
+
+    assert page.entries == all_of(envelopes(9))
