@@ -123,7 +123,7 @@ async def newest_items(
             matches = (await search(reader, periods, query, ANY_NUMBER, above=None, goes_on=always)).matches
     matches.sort(key=_where)  # so that each row group is read once
     items: dict[bytes, Match] = {}
-    for some in _windows(matches):
+    for some in windows(matches):
         named = zip(await _items(reader, network_topic, some), some, strict=True)
         items |= {item: match for item, match in named if item is not None}
     return ItemsOfTime(lower, items)
@@ -137,7 +137,7 @@ async def _walk(
     query = Query(look.lower, look.upper, FULL_INTEREST)
     while wanted:
         page = await search(reader, [period], query, MATCHES_AT_ONCE, above=None, goes_on=goes_on, seconds=look.seconds)
-        for some in _windows(page.matches):
+        for some in windows(page.matches):
             if not goes_on(reader.work):
                 raise RangeTooWide
             for match, item in zip(some, await _items(reader, network_topic, some), strict=True):
@@ -176,7 +176,7 @@ def _where(match: Match) -> tuple[str, int, int]:
     return match.group.file.names[0], match.group.number, match.row
 
 
-def _windows(matches: Sequence[Match]) -> Iterator[list[Match]]:
+def windows(matches: Sequence[Match]) -> Iterator[list[Match]]:
     """Matches in parts of WINDOW_BYTES, or of one that is longer."""
     some: list[Match] = []
     total = 0

@@ -41,8 +41,8 @@ from mailserver.archive.reading.reads import (
 from mailserver.archive.reading.row_groups import GroupKeys, RowGroup, parsed, read_footer, read_keys, read_raws
 from mailserver.archive.reading.scan import Candidate, Match, Wanted, first, matches
 from mailserver.archive.reading.topic_order import TopicOrder
+from mailserver.metrics.archive import ArchiveMetrics
 from mailserver.metrics.labels import ArchiveRead
-from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import Payer
 from mailserver.waku.bloom import Matcher
 from mailserver.waku.envelope import EnvelopeHash, Topic
@@ -67,7 +67,7 @@ class SharedArchive:
     catalog: Catalog
     reads: ArchiveReads
     cache: ByteCache[object]
-    metrics: Metrics
+    metrics: ArchiveMetrics
     on_slow: Callable[[str], None]
 
     def kept(self, key: object, kind: type[T]) -> T | None:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Container, Sequence
 from typing import TypeVar
 
 from mailserver.archive.errors import ArchiveError, ArchiveFault
@@ -16,11 +16,13 @@ from mailserver.archive.reading.reads import ArchiveReads
 from mailserver.archive.reading.row_groups import FileGone
 from mailserver.archive.reading.scan import Match
 from mailserver.archive.reading.search import ANY_NUMBER, ArchiveFound, search
+from mailserver.archive.reading.walk import ArchivedEnvelope, Walked, envelopes_of_period, envelopes_of_seconds
 from mailserver.errors import StoreError
-from mailserver.metrics.registry import Metrics
+from mailserver.metrics.archive import ArchiveMetrics
 from mailserver.reconcile.sides import Needed
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, Place, Query, always
 from mailserver.waku.bloom import FULL_INTEREST
+from mailserver.waku.envelope import EnvelopeHash, Topic
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ class ArchiveSource:
         at_once: int,
         cache_bytes: int,
         is_expected: Callable[[], bool],
-        metrics: Metrics,
+        metrics: ArchiveMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Read an archive.
@@ -122,6 +124,57 @@ class ArchiveSource:
             return await self._on_periods(
                 reader, lambda periods: newest_items(reader, periods, network_topic, lower, upper, most)
             )
+        except ArchiveError as error:
+            raise self._failed(error) from error
+
+    async def periods(self) -> tuple[Period, ...]:
+        """The periods that have envelopes. The one with the newest envelope comes first.
+
+        Raises:
+            StoreError: the archive cannot be read.
+        """
+        try:
+            return await PaidReader(self._archive, OURSELVES).periods()
+        except ArchiveError as error:
+            raise self._failed(error) from error
+
+    async def walk(self, period: Period, first: int) -> AsyncIterator[Walked]:
+        """Read all envelopes of a period: see `walk.envelopes_of_period`. If it is replaced meanwhile, nothing follows.
+
+        Raises:
+            StoreError: the archive cannot be read.
+        """
+        reader = PaidReader(self._archive, OURSELVES)
+        try:
+            async for some in envelopes_of_period(reader, period, first):
+                yield some
+        except FileGone as error:
+            if period in await self.periods():
+                raise self._failed(error) from error
+        except ArchiveError as error:
+            raise self._failed(error) from error
+
+    async def of_seconds(
+        self, topics: Collection[Topic], seconds: Collection[int], *, known: Container[EnvelopeHash], payer: Payer
+    ) -> AsyncIterator[list[ArchivedEnvelope]]:
+        """Read envelopes of some topics and seconds: see `walk.envelopes_of_seconds`. They come once more if a period
+        is replaced meanwhile.
+
+        Raises:
+            StoreError: the archive cannot be read.
+        """
+        reader = PaidReader(self._archive, payer)
+        attempts = ATTEMPTS
+        try:
+            while True:
+                try:
+                    async for part in envelopes_of_seconds(reader, await reader.periods(), topics, seconds, known):
+                        yield part
+                    return
+                except FileGone:
+                    attempts -= 1
+                    if not attempts:
+                        raise
         except ArchiveError as error:
             raise self._failed(error) from error
 
