@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.reading.by_id import ItemsOfTime
+from mailserver.archive.reading.id_sums import Span
 from mailserver.archive.reading.source import ArchiveSource
 from mailserver.catchup import archived as archived_module
 from mailserver.catchup.archived import compare_with_archive
@@ -192,8 +193,8 @@ async def test_many_are_compared_some_at_a_time(tmp_path: Path, monkeypatch: pyt
     read: list[int] = []
     newest_items = ArchiveSource.newest_items
 
-    async def counted(source: ArchiveSource, network_topic: str, lower: int, upper: int, most: int) -> ItemsOfTime:
-        part = await newest_items(source, network_topic, lower, upper, most)
+    async def counted(source: ArchiveSource, network_topic: str, times: Sequence[Span], most: int) -> ItemsOfTime:
+        part = await newest_items(source, network_topic, times, most)
         read.append(len(part.items))
         return part
 
