@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 SUMS_AT_ONCE = 31
-"""How many periods of an earlier version get the sums of their ids in one run, the newest first: it reads all of each."""
+"""How many periods of an earlier version get the sums of their ids in a run, the newest first: it reads all of each."""
 
 
 def remove_damaged_indexes(

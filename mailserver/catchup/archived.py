@@ -171,9 +171,7 @@ class _Sides:
         stored, refused = await self._take([match for item, match in items.items() if item in have], done)
         return replace(done, stored=done.stored + stored, refused=done.refused + refused), left
 
-    async def _difference(
-        self, scope: Scope, items: Sequence[tuple[int, bytes]]
-    ) -> tuple[set[bytes], set[bytes]]:
+    async def _difference(self, scope: Scope, items: Sequence[tuple[int, bytes]]) -> tuple[set[bytes], set[bytes]]:
         """The ids that only the archive has, and those that only the store has. With limited messages, negentropy may
         name one more than once."""
         storage = await asyncio.to_thread(MemoryStorage, items)  # it takes 20 ms for 10,000
@@ -222,9 +220,8 @@ def _joined(times: Iterable[Span]) -> list[Span]:
     """Times in order, those that follow each other as one."""
     found: list[Span] = []
     for lower, upper in sorted(times):
-        if found and found[-1][1] + 1 == lower:
-            lower, _ = found.pop()
-        found.append((lower, upper))
+        joins = found and found[-1][1] + 1 == lower
+        found.append((found.pop()[0] if joins else lower, upper))
     return found
 
 

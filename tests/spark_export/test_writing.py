@@ -205,9 +205,7 @@ def test_index_of_a_period_is_of_the_files_of_all_its_pieces(archive: Path, stor
 
     assert written == together([one.found for one in pieces])
     name = index_of(FIRST, "run-1")
-    record = PeriodRecord(
-        FIRST, "run-1", {}, written.files, index=index_record, network_topic=DEFAULT_NETWORK_TOPIC
-    )
+    record = PeriodRecord(FIRST, "run-1", {}, written.files, index=index_record, network_topic=DEFAULT_NETWORK_TOPIC)
     with (archive / name).open("rb") as index:
         check_index(index, record, lambda path: (data_of(archive) / f"date={FIRST}" / path).open("rb"))
 

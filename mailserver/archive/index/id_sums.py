@@ -126,7 +126,7 @@ def encode_sums(network_topic: str, minutes: Table, *, each_once: bool) -> tuple
         minutes = minutes[:0]
     of_days = minutes["minute"] // _MINUTES_PER_DAY
     starts = _starts(of_days.astype(np.int64))
-    ends = [*starts[1:].tolist(), len(minutes)]
+    ends = [*starts.tolist(), len(minutes)][1:]
     counts, totals = minutes["count"].astype(np.uint64), minutes["total"].astype(np.uint64)
     days = np.zeros(len(starts), DAY)
     days["day"] = of_days[starts]

@@ -1,9 +1,9 @@
 """What the archive has of a time, by the sums of ids that its indexes keep: no envelope is read for it.
 
-A sum must be of a set, and an envelope may be in several periods, which have a sum each. So what two periods have of one
-minute is not added up: the minute is unknown, and its envelopes have to be read. The same holds for all that a period
-without sums may have, as earlier versions wrote it, or with sums for another network topic. What only one period has of
-a minute is known: its index says that it has each envelope once.
+A sum must be of a set, and an envelope may be in several periods, each of which has a sum. So what two periods have of
+one minute is not added up: the minute is unknown, and its envelopes have to be read. The same holds for all that a
+period without sums may have, as earlier versions wrote it, or with sums for another network topic. What only one period
+has of a minute is known: its index says that it has each envelope once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -86,7 +86,7 @@ class SumsReader(PaidReads):
             elif not unseen and not holders:
                 found.add(TimeSum(*span, 0, 0), joins=False)
             elif not unseen and len(holders) == 1 and span == (start, end) and not by_minute:
-                (period, row), = holders.items()
+                ((period, row),) = holders.items()
                 said = sums[period].days[row]
                 found.add(TimeSum(*span, int(said["count"]), total_of(said)), joins=False)
             else:

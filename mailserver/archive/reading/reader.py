@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+
 import pyarrow.parquet as pq
 
 from mailserver.archive.errors import ArchiveError
@@ -51,6 +52,7 @@ _ROW_GROUP_BYTES = 400
 _ENTRY_BYTES = 600
 _PARSED_FACTOR = 10
 """About how many bytes of memory each takes. A parsed footer takes `_PARSED_FACTOR` times its length."""
+
 
 @dataclass(slots=True)
 class _Found:
