@@ -88,7 +88,8 @@ async def compare_with_archive(
     days = 1
     while done.reached > lower:
         upper = done.reached - 1
-        first = max(lower, upper - MAX_DAYS * SECONDS_PER_DAY + 1)
+        # From the beginning of a day on: of a part of one, only whole minutes have a sum.
+        first = max(lower, (upper // SECONDS_PER_DAY - MAX_DAYS + 1) * SECONDS_PER_DAY)
         alike, times = await sides.compare_sums(first, upper)
         done = replace(done, archived=done.archived + alike)
         while times:
@@ -132,7 +133,7 @@ class _Sides:
         alike, different = await _different(days.known, comparison)
         times = days.unknown
         for day in different:
-            if not day.count or day.upper - day.lower < MINUTE_S:
+            if not day.ids or day.upper - day.lower < MINUTE_S:
                 times.append((day.lower, day.upper))
                 continue
             minutes = await self._archive.sums(self._ids.network_topic, day.lower, day.upper, by_minute=True)
@@ -213,7 +214,7 @@ async def _different(known: Sequence[TimeSum], comparison: Comparison) -> tuple[
     if not known:
         return 0, []
     different = differing(known, await comparison.respond(ask_about(known)))
-    return sum(one.count for one in known) - sum(one.count for one in different), different
+    return sum(one.ids for one in known) - sum(one.ids for one in different), different
 
 
 def _joined(times: Iterable[Span]) -> list[Span]:

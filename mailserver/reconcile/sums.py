@@ -24,12 +24,12 @@ skipped."""
 
 
 class TimeSum(NamedTuple):
-    """Items with timestamps from `lower` to `upper`, both inclusive: how many, and the sum of their ids
+    """Items with timestamps from `lower` to `upper`, both inclusive: how many ids, and the sum of these
     (`storage.sum_of`), reduced or not."""
 
     lower: int
     upper: int
-    count: int
+    ids: int
     total: int
 
 
@@ -47,7 +47,7 @@ def ask_about(sums: Sequence[TimeSum]) -> bytes:
         if each.lower > reached:
             frame.skip(_bound(each.lower))
         reached = each.upper + 1
-        frame.put([Range(_bound(reached), Mode.FINGERPRINT, fingerprint_of(each.total, each.count))])
+        frame.put([Range(_bound(reached), Mode.FINGERPRINT, fingerprint_of(each.total, each.ids))])
     return frame.message()
 
 

@@ -42,7 +42,8 @@ def check_index(index: BinaryIO, record: PeriodRecord, open_file: OpenFile) -> N
             check_fragment(index, entry, file)
             if record.index.sums is not None:
                 sums.append(sums_in(file))
-                each_once.add(path, *read_heads(index, [entry]), read_fragment(index, entry))
+                (head,) = read_heads(index, [entry])
+                each_once.add(path, head, read_fragment(index, entry))
     if record.index.sums is not None:
         _check_sums(index, record.index.sums, record.network_topic, together(sums), each_once=each_once.holds)
 

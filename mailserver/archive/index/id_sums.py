@@ -20,7 +20,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,9 @@ from mailserver.archive.manifest import SumsRecord
 from mailserver.ids.muid import MAX_NETWORK_TOPIC_BYTES
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import HASH_BYTES, MAX_U32
+
+Limbs = np.ndarray[tuple[int, int], np.dtype[Any]]
+"""Sums, a row each, in parts of 32 bits, the lowest first."""
 
 VERSION = 1
 
@@ -231,7 +234,7 @@ def _hash_beginnings(head: Head, fragment: bytes) -> Table:
     return np.concatenate(parts)
 
 
-def _by(minutes: Numbers, counts: Table, limbs: Table) -> Table:
+def _by(minutes: Numbers, counts: Table, limbs: Limbs) -> Table:
     """Add up what belongs to the same minute."""
     order = np.argsort(minutes, kind="stable")
     minutes = minutes[order]
@@ -249,7 +252,7 @@ def _starts(numbers: Numbers) -> Numbers:
     return np.flatnonzero(np.diff(numbers, prepend=-1))
 
 
-def _carried(limbs: Table) -> Table:
+def _carried(limbs: Limbs) -> Limbs:
     """Numbers whose limbs have more than 32 bits, with 32 bits a limb, modulo 2^256."""
     carry = np.zeros(len(limbs), np.uint64)
     table = np.empty((len(limbs), _LIMBS), "<u4")

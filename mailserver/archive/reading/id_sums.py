@@ -37,9 +37,9 @@ class SumsOfTime:
         """Add a known sum behind all others. Those of nothing become one; so do others, if it `joins` them."""
         if self.known:
             last = self.known[-1]
-            if last.upper + 1 == said.lower and (joins or not last.count | said.count):
-                count, total = last.count + said.count, last.total + said.total
-                self.known[-1] = TimeSum(last.lower, said.upper, count, total)
+            if last.upper + 1 == said.lower and (joins or not last.ids | said.ids):
+                ids, total = last.ids + said.ids, last.total + said.total
+                self.known[-1] = TimeSum(last.lower, said.upper, ids, total)
                 return
         self.known.append(said)
 

@@ -13,7 +13,7 @@ from mailserver.reconcile.sides import Responder, run
 from mailserver.reconcile.storage import MemoryStorage
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.retention import END_OF_TIME, Surplus
-from mailserver.store.sqlite import comparison, search
+from mailserver.store.sqlite import comparison, muids, search
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.envelope import decode_envelope
@@ -86,7 +86,7 @@ async def test_each_difference_was_there_at_some_moment(
     theirs = {item_of(one) for number in others for one in some_rows(number, 1) if one.topic == NEWS}
     async with open_store(tmp_path_factory.mktemp("by-topics") / STORE_FILE) as store:
         await store.put(some_rows(0, FIRST))
-        meanwhile, read_muids, page = Meanwhile(store, script), comparison.read_muids, search.Search.page
+        meanwhile, read_muids, page = Meanwhile(store, script), muids.read_muids, search.Search.page
 
         async def read_amid(*args: Any) -> Any:
             await meanwhile.go_on()
