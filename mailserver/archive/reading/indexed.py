@@ -143,7 +143,7 @@ def read_index(index: IndexFile, files: Mapping[str, int]) -> PeriodIndex:
     Raises:
         IndexUnusable: it cannot be read, is damaged, or is of other files.
     """
-    with _opened(index.files, index.name) as file:
+    with index_opened(index.files, index.name) as file:
         directory = read_directory(file, index.record)
         check_paths(directory, files.items())
         return directory
@@ -155,7 +155,7 @@ def read_files(index: IndexFile, some: Sequence[tuple[DataFile, Entry]]) -> list
     Raises:
         IndexUnusable: it cannot be read, or is damaged.
     """
-    with _opened(index.files, index.name) as file:
+    with index_opened(index.files, index.name) as file:
         heads = read_heads(file, [entry for _, entry in some])
     return [IndexedFile(data, index, entry, head) for (data, entry), head in zip(some, heads, strict=True)]
 
@@ -168,7 +168,7 @@ def read_indexed_keys(
     Raises:
         IndexUnusable: it cannot be read, or is damaged.
     """
-    with _opened(files, name) as file:
+    with index_opened(files, name) as file:
         for group in groups:
             assert group.indexed is not None
             keys = read_keys(file, group.indexed.place)
@@ -210,7 +210,7 @@ def _common(topics: Numbers32, wanted: Numbers32) -> Rows:
 
 
 @contextmanager
-def _opened(files: ReadableFiles, name: str) -> Iterator[BinaryIO]:
+def index_opened(files: ReadableFiles, name: str) -> Iterator[BinaryIO]:
     """Open an index. Every fault from here on is an IndexUnusable that names the index."""
     try:
         with files.opened(name) as file:

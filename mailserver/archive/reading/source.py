@@ -10,8 +10,10 @@ from mailserver.archive.files import ReadableFiles
 from mailserver.archive.reading.by_id import ItemsOfTime, find_items, newest_items
 from mailserver.archive.reading.cache import ByteCache
 from mailserver.archive.reading.catalog import Catalog, Period
+from mailserver.archive.reading.id_sums import Span, SumsOfTime, SumsReader
 from mailserver.archive.reading.page import ArchivePage
-from mailserver.archive.reading.reader import PaidReader, SharedArchive
+from mailserver.archive.reading.paid import PaidReads, SharedArchive
+from mailserver.archive.reading.reader import PaidReader
 from mailserver.archive.reading.reads import ArchiveReads
 from mailserver.archive.reading.row_groups import FileGone
 from mailserver.archive.reading.scan import Match
@@ -113,8 +115,22 @@ class ArchiveSource:
         except ArchiveError as error:
             raise self._failed(error) from error
 
-    async def newest_items(self, network_topic: str, lower: int, upper: int, most: int) -> ItemsOfTime:
-        """Make the ids of the newest envelopes of a time: see `by_id.newest_items`.
+    async def sums(self, network_topic: str, lower: int, upper: int, *, by_minute: bool) -> SumsOfTime:
+        """Say what there is of a time by the sums of ids: see `id_sums.SumsReader`.
+
+        Raises:
+            StoreError: the archive cannot be read.
+        """
+        reader = SumsReader(self._archive, OURSELVES)
+        try:
+            return await self._on_periods(
+                reader, lambda periods: reader.of_time(periods, network_topic, lower, upper, by_minute=by_minute)
+            )
+        except ArchiveError as error:
+            raise self._failed(error) from error
+
+    async def newest_items(self, network_topic: str, times: Sequence[Span], most: int) -> ItemsOfTime:
+        """Make the ids of the newest envelopes of some times: see `by_id.newest_items`.
 
         Raises:
             StoreError: the archive cannot be read.
@@ -122,7 +138,7 @@ class ArchiveSource:
         reader = PaidReader(self._archive, OURSELVES)
         try:
             return await self._on_periods(
-                reader, lambda periods: newest_items(reader, periods, network_topic, lower, upper, most)
+                reader, lambda periods: newest_items(reader, periods, network_topic, times, most)
             )
         except ArchiveError as error:
             raise self._failed(error) from error
@@ -212,7 +228,7 @@ class ArchiveSource:
             reader, lambda periods: search(reader, periods, query, most, above=above, goes_on=goes_on)
         )
 
-    async def _on_periods(self, reader: PaidReader, look: Callable[[Sequence[Period]], Awaitable[T]]) -> T:
+    async def _on_periods(self, reader: PaidReads, look: Callable[[Sequence[Period]], Awaitable[T]]) -> T:
         """Look for something in the archive's periods, and again if one of them is replaced meanwhile."""
         attempts = ATTEMPTS
         while True:
