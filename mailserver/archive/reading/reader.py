@@ -12,6 +12,7 @@ from typing import TypeVar
 import pyarrow.parquet as pq
 
 from mailserver.archive.errors import ArchiveError
+from mailserver.archive.index.columns import Numbers32
 from mailserver.archive.index.reader import PeriodIndex
 from mailserver.archive.reading.cache import ByteCache
 from mailserver.archive.reading.catalog import Catalog, Period, PeriodFiles, PlacedFile
@@ -20,7 +21,6 @@ from mailserver.archive.reading.indexed import (
     IndexFile,
     IndexGone,
     IndexUnusable,
-    Numbers32,
     candidates_of,
     read_files,
     read_index,
