@@ -296,7 +296,8 @@ def test_run_that_wakes_up_amidst_another_loses_no_row(world: World) -> None:
 
 def hold_days(s3: FakeS3, count: int) -> dict[str, PeriodRecord]:
     """Have a bucket hold as many days, each with two files and an index."""
-    objects, records = {}, {}
+    objects: dict[str, bytes] = {}
+    records: dict[str, PeriodRecord] = {}
     for day in range(DAY - count, DAY):
         period = day_name(day)
         files = tuple(FileRecord(f"topic_prefix={digit}/part-run-1.parquet", 5, 3) for digit in "9f")
