@@ -17,6 +17,7 @@ import numpy as np
 from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.files import ReadableFiles
 from mailserver.archive.index.check import check_paths
+from mailserver.archive.index.columns import Numbers32
 from mailserver.archive.index.layout import Entry, Head
 from mailserver.archive.index.reader import PeriodIndex, keys_place, read_directory, read_heads, read_keys
 from mailserver.archive.manifest import IndexRecord
@@ -25,11 +26,11 @@ from mailserver.archive.reading.scan import Candidate, Wanted, matcher_of
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import TOPIC_BYTES, Topic
 
-Numbers32 = np.ndarray[tuple[int], np.dtype[np.uint32]]
 Rows = np.ndarray[tuple[int], np.dtype[Any]]
 
 _GROUP_BYTES = 400
-"""About how much memory a row group takes in addition to the head."""
+_FILE_BYTES = 3000
+"""About how much memory a row group, and a file, take in addition to the head."""
 
 
 class IndexUnusable(ArchiveFault):
@@ -66,7 +67,8 @@ class IndexedFile:
     @property
     def memory_bytes(self) -> int:
         """About how many bytes of memory this takes."""
-        return self.head.head_bytes + 12 * len(self.topics) + _GROUP_BYTES * len(self.head.groups)
+        copies = len(self.head.footer) + 12 * len(self.topics)
+        return self.head.head_bytes + copies + _GROUP_BYTES * len(self.head.groups) + _FILE_BYTES
 
     def group(self, number: int) -> RowGroup:
         """Return a row group; the same object each time."""

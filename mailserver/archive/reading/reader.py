@@ -11,6 +11,7 @@ from itertools import groupby
 import pyarrow.parquet as pq
 
 from mailserver.archive.errors import ArchiveError
+from mailserver.archive.index.columns import Numbers32
 from mailserver.archive.index.reader import PeriodIndex
 from mailserver.archive.reading.catalog import Period, PeriodFiles, PlacedFile
 from mailserver.archive.reading.indexed import (
@@ -18,7 +19,6 @@ from mailserver.archive.reading.indexed import (
     IndexFile,
     IndexGone,
     IndexUnusable,
-    Numbers32,
     candidates_of,
     read_files,
     read_index,
