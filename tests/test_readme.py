@@ -55,7 +55,6 @@ def requirements() -> dict[str, Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     more = project["optional-dependencies"]
     return by_name(project["dependencies"] + more["gateway"] + more["export"] + more["communities"])
-    return by_name(project["dependencies"] + more["gateway"] + more["communities"] + more["export"])
 
 
 def requirements_of_site() -> dict[str, Requirement]:
@@ -75,7 +74,6 @@ def test_every_dependency_has_its_reason() -> None:
 
 
 def test_every_dependency_is_locked_by_hash_and_as_new_as_it_must_be() -> None:
-    locks = [(ROOT / f"requirements-{extra}.lock").read_text("utf-8") for extra in ("export", "gateway", "communities")]
     extras = "export", "gateway", "communities"
     locks = [(ROOT / f"requirements-{extra}.lock").read_text("utf-8") for extra in extras]
     locked = {name: (version, rest) for lock in locks for name, version, rest in LOCKED.findall(lock)}

@@ -54,35 +54,6 @@ _ENTRY_BYTES = 600
 _PARSED_FACTOR = 10
 """About how many bytes of memory each takes. A parsed footer takes `_PARSED_FACTOR` times its length."""
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class SharedArchive:
-    """What all requests to one archive share. `on_slow` is called with the cause when an index cannot be used."""
-
-    catalog: Catalog
-    reads: ArchiveReads
-    cache: ByteCache[object]
-    metrics: ArchiveMetrics
-    on_slow: Callable[[str], None]
-
-    def kept(self, key: object, kind: type[T]) -> T | None:
-        """Return the value that the cache has under this key; None if it has none of this kind."""
-        value = self.cache.get(key)
-        (self.metrics.archive_cache_misses if value is None else self.metrics.archive_cache_hits).inc()
-        return value if isinstance(value, kind) else None
-
-    def keep(self, key: object, value: object, size: int) -> None:
-        """Put a value of `size` bytes into the cache."""
-        self.cache.put(key, value, size)
-        self.metrics.archive_cache_bytes.set(self.cache.bytes)
-
-    def forget(self, key: object) -> None:
-        """Drop a value from the cache."""
-        self.cache.drop(key)
-        self.metrics.archive_cache_bytes.set(self.cache.bytes)
-
 
 @dataclass(slots=True)
 class _Found:
