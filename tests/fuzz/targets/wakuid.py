@@ -188,7 +188,8 @@ def fuzz_answers(data: bytes) -> None:
     requester = RequestLimiter(NO_REQUEST_LIMITS, NO_REQUEST_LIMITS, EMPTY_ALLOWLIST).requester("192.0.2.1", ASKER)
     with store_in_memory(_image()) as store, asyncio.Runner() as runner:
         runner.run(_ask(_queue(store, bounds), questions, client, requester))
-    assert bounds.questions.used_bytes == bounds.requests.used_bytes == 0
+    memory = bounds.questions, bounds.requests, bounds.refused, bounds.answers
+    assert [one.used_bytes for one in memory] == [0] * len(memory)
     with contextlib.suppress(LocalProtocolError):
         requester.end()
         raise AssertionError("a request has not ended")
@@ -223,7 +224,7 @@ async def _ask(queue: RequestQueue, questions: Sequence[Asked], client: Client, 
 
     async def add_all() -> None:
         for code, payload in questions:
-            await queue.add(code, payload, requester, sender)
+            await queue.add(code, payload, requester, sender, held_bytes=len(payload))
 
     tasks = [asyncio.create_task(queue.answer_all(sender)), asyncio.create_task(add_all())]
     for _ in range(TURNS):
