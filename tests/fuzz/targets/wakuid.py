@@ -68,6 +68,9 @@ from tests.mailservers import (
 )
 from tests.pairs import private_key
 
+METRICS = Metrics()
+"""Of all inputs: nothing here reads them, and to make them takes longer than most inputs."""
+
 CODES = [*IdPacketCode]
 ENDINGS = Terms, Refused, Reconciled, Done
 ENDING_CODES = {IdPacketCode.TERMS, IdPacketCode.REFUSED, IdPacketCode.RECONCILED, IdPacketCode.DONE}
@@ -203,14 +206,14 @@ def fuzz_answers(data: bytes) -> None:
 
 
 def _queue(store: SqliteStore, bounds: IntakeBounds) -> RequestQueue:
-    delivery = Delivery(store, DeliverySettings(PASSWORD_KEY, KEY), Clock(), metrics=Metrics())
+    delivery = Delivery(store, DeliverySettings(PASSWORD_KEY, KEY), Clock(), metrics=METRICS)
     services = IdServices(
         lists=IdLists(store, store.message_ids),
         since=lambda: store.pruned_until + 1,
         opener=delivery.opener,
         settings=IdSettings(max_envelopes=30),
         clock=Clock(),
-        metrics=Metrics(),
+        metrics=METRICS,
     )
     return RequestQueue(delivery, IdConversation(services), bounds, SendRate())
 
