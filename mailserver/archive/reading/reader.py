@@ -39,7 +39,6 @@ from mailserver.archive.reading.reads import (
 from mailserver.archive.reading.row_groups import GroupKeys, RowGroup, parsed, read_footer, read_keys, read_raws
 from mailserver.archive.reading.scan import Candidate, Match, Wanted, first, matches
 from mailserver.archive.reading.topic_order import TopicOrder
-from mailserver.metrics.archive import ArchiveMetrics
 from mailserver.metrics.labels import ArchiveRead
 from mailserver.store.interface import Payer
 from mailserver.waku.bloom import Matcher
