@@ -1,1 +1,0 @@
-"""BitTorrent for the history archives of communities: libtorrent, in a process of its own."""
