@@ -1,6 +1,7 @@
 """The command line of `python -m bench`: what is measured, how often and how much of it."""
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,12 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         help=f"envelopes in the store that is searched, {HISTORY_ENVELOPES:,} for each {HISTORY_DAYS} days; several: "
         f"one store after the other, and the last is compacted (default: {DEFAULTS['envelopes'][0]:,})",
     )
-    _add_number(parser, "density", "times as many envelopes a day in the stores that are asked")
+    parser.add_argument(
+        "--density",
+        type=_share,
+        metavar="N",
+        help="times as many envelopes a day in the stores that are asked, as 10, or 0.1 (default: 1)",
+    )
     parser.add_argument(
         "--stranger",
         action="store_true",
@@ -189,6 +195,13 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not positive")
     return number
+
+
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return int(number) if number.is_integer() else number
 
 
 def _enode(text: str) -> Enode:

@@ -1,5 +1,5 @@
-"""Writes the settings into docs/operating/settings.md and .env.example, from those of the mailserver, of its gateway
-and of the compaction (`spark_export.options`): `make docs`. A test compares the files with the code.
+"""Writes the settings into docs/operating/settings.md and .env.example, from those of the mailserver, of its gateway,
+of communities and of the compaction (`spark_export.options`): `make docs`. A test compares the files with the code.
 """
 
 import re
@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mailserver.app.communities_config import COMMUNITIES
 from mailserver.app.config_sources import MAILSERVER, Sources
 from mailserver.app.gateway_config import GATEWAY
 from mailserver.units import number_text
@@ -25,13 +26,17 @@ SET_BY_COMPOSE = {
     "MAILSERVER_METRICS",
     "MAILSERVER_ARCHIVE",
     "MAILSERVER_FEED_SOCKET",
+    "GATEWAY_ARCHIVE",
     "GATEWAY_DATA_DIR",
     "GATEWAY_LISTEN",
     "GATEWAY_WEBSOCKET",
     "GATEWAY_METRICS",
+    "COMMUNITIES_DATA_DIR",
+    "COMMUNITIES_TORRENT_LISTEN",
     "SPARK_EXPORT_STORE",
     "SPARK_EXPORT_ARCHIVE",
     "SPARK_EXPORT_SCRATCH",
+    "SPARK_EXPORT_COMMUNITIES",
 }
 """Variables that docker-compose.yml sets itself, so that .env cannot set them."""
 
@@ -41,6 +46,8 @@ IN_COMPOSE = {
     "GATEWAY_NETWORK_TOPIC": "The same as MAILSERVER_NETWORK_TOPIC.",
     "GATEWAY_ADVERTISE": "Set it: the default is good for this machine only.",
     "GATEWAY_TRUSTED_PROXIES": "A proxy on this machine comes from Docker's own network: 172.16.0.0/12.",
+    "COMMUNITIES_NETWORK_TOPIC": "The same as MAILSERVER_NETWORK_TOPIC.",
+    "COMMUNITIES_ADVERTISE": "Set it, or COMMUNITIES_TRACKERS, or nobody finds us.",
     "SPARK_EXPORT_DRIVER_MEMORY": "COMPACTION_MEMORY is for the JVM and Python together, twice as much.",
     "SPARK_EXPORT_MAX_RUN_HOURS": "The container counts as unhealthy then.",
     "SPARK_EXPORT_MAX_AGE_HOURS": "The container counts as unhealthy then.",
@@ -120,6 +127,11 @@ WRITTEN: dict[Path, tuple[tuple[str, str, Callable[[], str]], ...]] = {
             "<!-- end of settings of the gateway -->\n",
             partial(settings_table, GATEWAY),
         ),
+        (
+            "<!-- settings of communities: `make docs` -->\n",
+            "<!-- end of settings of communities -->\n",
+            partial(settings_table, COMMUNITIES),
+        ),
     ),
     ROOT / ".env.example": (
         (
@@ -131,6 +143,11 @@ WRITTEN: dict[Path, tuple[tuple[str, str, Callable[[], str]], ...]] = {
             "# --- The gateway (`make docs`)\n",
             "\n# --- A file of the gateway's settings\n",
             partial(settings_examples, GATEWAY),
+        ),
+        (
+            "# --- Communities (`make docs`)\n",
+            "\n# --- A file of the settings of communities\n",
+            partial(settings_examples, COMMUNITIES),
         ),
         ("# --- The compaction (`make docs`)\n", "\n# --- The end of what `make docs` writes\n", compaction_examples),
     ),

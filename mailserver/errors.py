@@ -7,6 +7,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
       Those of the wire:
       DecodeError              bytes do not parse. Whoever knows whose bytes they are translates it.
         TooManyEnvelopes         [waku.envelope] a long packet has more envelopes than are taken from one
+        ForeignLink              [communities.links] a message in a special channel is no link of the owner: ignore it
         OtherVersion             [reconcile.wire] the other side speaks another negentropy: compare in another way
       RemoteProtocolError      the peer broke a rule: close its connection with `.reason`
       Libp2pFault              [libp2p.faults] a libp2p peer broke a rule: close its connection, count `.cause`
@@ -44,6 +45,25 @@ defined here. A class whose name begins with an underscore never leaves its modu
       What a client of Waku v2 got wrong:
       UnknownCursor            [gateway.index.values] it wants to go on behind a message that is not known: tell it so
 
+      Members of communities:
+      MembershipError          [community.member.joined] a community was not joined, or its record cannot be used
+        CommunityBusy            [community.member.joined] another process fetches its history: wait for that one
+      CannotFetch              [community.member.fetching] not all came that is wanted: see `.is_final`
+      ArchiveRefused           [community.member.replacing] a downloaded archive cannot be used: leave it alone
+      DownloadLost             [community.member.replacing] a download has gone from the disk: fetch it again
+
+      Torrents of communities:
+      TorrentError             [torrents.errors] something did not work with one
+        LinkRefused              [torrents.errors] a magnet link cannot be used: leave it alone
+        TorrentRefused           [torrents.errors] it is not one of a community: leave it alone, see `.refusal`
+        StaleLink                [torrents.errors] nobody has the torrent of a link: wait for the next link
+        FetchStalled             [torrents.errors] no piece came for too long: try later, or with the next link
+          WrongPieces              [torrents.errors] and some that came were wrong
+        TorrentDiskError         [torrents.errors] its files cannot be read or written, or are not its own
+        TorrentSuperseded        [torrents.errors] it was dropped while it was fetched: ordinary
+        RequestFault             [torrents.errors] the process did not do what was asked: becomes one of those above
+        CannotListen             [torrents.errors] the process cannot listen: becomes a StartupError
+
       Disks, and what is on them:
       StoreError               the store could not do it, and nothing was confirmed: refuse, and try again later
         NotIndexedYet            [store.message_ids] it cannot find by id before it has indexed its envelopes: try later
@@ -68,6 +88,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
       CompactionRunning        [handoff.archived] another run has the store: do not start
       CatchupError             [catchup.ledger] what sources owe us cannot be read or written: exit code 1
         TooManySources           [catchup.catchup] no room for one more source: it is not asked
+      CommunityError           [community.owner.record] a community of ours cannot be used, or changed so: exit code 1
       BackupError              [data_dir.backup] there is no backup: exit code 1
 
       The operator:

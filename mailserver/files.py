@@ -25,10 +25,18 @@ OTHERS_MAY = stat.S_IRWXG | stat.S_IRWXO
 
 
 def write_atomically(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
+    """Write ASCII text as `write_whole` does.
+
+    Raises:
+        OSError: it cannot be written; what was there is still there.
+    """
+    write_whole(path, text.encode("ascii"), mode)
+
+
+def write_whole(path: Path, content: bytes, mode: int = PRIVATE_FILE) -> None:
     """Write beside, sync, and rename: a crash leaves the old file or the new one.
 
     Args:
-        text: ASCII.
         mode: permissions, whatever the umask.
     Raises:
         OSError: it cannot be written; what was there is still there.
@@ -37,9 +45,9 @@ def write_atomically(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
     temporary.unlink(missing_ok=True)  # left by a crash: its permissions would stay
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        with os.fdopen(descriptor, "wb") as file:
             _own(descriptor, path.parent, mode)
-            file.write(text)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

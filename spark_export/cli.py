@@ -44,6 +44,11 @@ def _read(argv: Sequence[str] | None) -> argparse.Namespace:
             options.ACKNOWLEDGE_OPTIONS,
             "acknowledge what the archive has lost, and the rows set aside: they are no longer reported as faults",
         ),
+        "communities": (
+            spark,
+            options.COMMUNITIES_OPTIONS,
+            "make the history archives of the communities that we own, of all weeks that are over",
+        ),
         "schedule": (
             service + "schedule",
             options.SCHEDULE_OPTIONS,

@@ -25,7 +25,10 @@ from mailserver.archive.layout import PartitionBy
 from mailserver.errors import MailserverError
 from mailserver.handoff.last_run import EXIT_DAMAGED
 from mailserver.handoff.last_upkeep import Task
+from mailserver.units import SECONDS_PER_DAY
 from spark_export.acknowledgement import acknowledge
+from spark_export.communities import CommunitiesConfig, make_archives
+from spark_export.community_plan import missing_of
 from spark_export.compact import compact
 from spark_export.config import CompactConfig
 from spark_export.errors import ArchiveDamaged
@@ -42,6 +45,7 @@ from spark_export.upkeep import recorded_upkeep
 from spark_export.verify import verify
 
 INTERRUPTED = 130
+SECONDS_PER_HOUR = 3600
 DAMAGED = EXIT_DAMAGED
 """The run has done its work, and something is wrong with the archive."""
 
@@ -54,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         "verify": _verify,
         "report": _report,
         "acknowledge": _acknowledge,
+        "communities": _communities,
     }
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # all that it logs, with a trace, it also raises
     signal.signal(signal.SIGTERM, _interrupt)  # like SIGINT: this is how a service is stopped
@@ -142,6 +147,21 @@ def _acknowledge(arguments: argparse.Namespace) -> None:
     with _spark(arguments) as spark:
         acknowledged = acknowledge(spark, arguments.archive, now=time.time(), all_is_lost=bool(arguments.all_is_lost))
     _print(arguments, acknowledged.as_json(), acknowledged.as_words())
+
+
+def _communities(arguments: argparse.Namespace) -> None:
+    stores = tuple(Path(store) for store in arguments.store)
+    with recorded_upkeep(stores, Task.COMMUNITIES, explain), _spark(arguments) as spark:
+        config = CommunitiesConfig(
+            Path(arguments.communities),
+            stores,
+            arguments.archive,
+            settle_s=int(float(arguments.settle_hours) * SECONDS_PER_HOUR),
+            period_s=max(1, int(float(arguments.range_days) * SECONDS_PER_DAY)),
+            missing=missing_of(stores),
+        )
+        report = make_archives(spark, config, now=time.time())
+        _print(arguments, report.as_json(), report.as_words())
 
 
 def _raise_damage(damage: str) -> None:

@@ -42,11 +42,12 @@ LEAD_S = SECONDS_PER_DAY + 2 * 3600
 
 def names_and_sizes(archive: Archive, records: Mapping[str, PeriodRecord]) -> list[Fault]:
     """Compare every name and every size with the records: no file is opened."""
-    faults = [fault for record in records.values() for fault in _of_period(archive, record)]
+    there = archive.sizes_of_periods()
+    faults = [fault for record in records.values() for fault in _of_period(archive, record, there)]
     for name in archive.files.names(""):
         period = name.removeprefix(f"{PERIOD}=")
         if period != name and period not in records:
-            faults += _unrecorded(period, archive.files.sizes(name)) or [
+            faults += _unrecorded(period, there.get(period, {})) or [
                 Fault(period, name, FaultKind.UNRECORDED, 0, "is in no record")
             ]
     for period in sorted(archive.forgotten(records) - {fault.period for fault in faults}):
@@ -79,10 +80,10 @@ def months_gone(records: Iterable[PeriodRecord], found: Mapping[str, int]) -> di
     return {month: rows - there[month] for month, rows in found.items() if there[month] < rows}
 
 
-def _of_period(archive: Archive, record: PeriodRecord) -> list[Fault]:
-    there = archive.files.sizes(directory_of(record.period))
-    unknown = {path: size for path, size in there.items() if path not in {file.path for file in record.files}}
-    return [*archive.faults_of(record), *_unrecorded(record.period, unknown)]
+def _of_period(archive: Archive, record: PeriodRecord, there: Mapping[str, Mapping[str, int]]) -> list[Fault]:
+    found, recorded = there.get(record.period, {}), {file.path for file in record.files}
+    unknown = {path: size for path, size in found.items() if path not in recorded}
+    return [*archive.faults_of(record, there=found), *_unrecorded(record.period, unknown)]
 
 
 def _unrecorded(period: str, files: Mapping[str, int]) -> list[Fault]:

@@ -23,7 +23,7 @@ from spark_export.overdue import waiting_since
 _SECONDS_PER_HOUR = 3600
 
 
-_RUN_OF = {Task.MERGE: "merge", Task.VERIFY: "verification"}
+_RUN_OF = {Task.MERGE: "merge", Task.VERIFY: "verification", Task.COMMUNITIES: "run for communities"}
 
 
 @dataclass(frozen=True, slots=True)

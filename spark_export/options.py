@@ -8,7 +8,7 @@ takes a list of words there, quoted as in a shell. Values are checked, but stay 
 import argparse
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +23,8 @@ from spark_export.config import MAX_VERIFY_DAYS, VERIFY_WITHIN_DAYS
 ENVIRONMENT_PREFIX = "SPARK_EXPORT_"
 
 MAX_AGE_HOURS = 10_000.0
+MAX_RANGE_DAYS = 30
+"""History archives are made at least every 30 days (61/STATUS "Requirements")."""
 
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -149,6 +151,15 @@ def _days(text: str) -> None:
         raise ValueError(f"{text!r} is not a number of days from 0 to {MAX_VERIFY_DAYS:.0f}")
 
 
+def _range_days(text: str) -> None:
+    try:
+        within = 0 < float(text) <= MAX_RANGE_DAYS
+    except ValueError:
+        within = False
+    if not within:
+        raise ValueError(f"{text!r} is not a number of days above 0, up to {MAX_RANGE_DAYS}")
+
+
 OFF = "off"
 
 
@@ -244,6 +255,29 @@ COMPACT_OPTIONS = (
         _one_of(str(digits) for digits in range(1, MAX_PREFIX_DIGITS + 1)),
     ),
 )
+COMMUNITIES = Option(
+    "communities",
+    "folder of the communities that we own, DIR/communities, of which history archives are made after each compaction",
+    "DIR",
+)
+RANGE_OPTIONS = (
+    Option(
+        "settle_hours",
+        "hours that a week waits after its end for late envelopes, before history archives of it are made (default: 1)",
+        "H",
+        _hours,
+        default="1",
+    ),
+    Option(
+        "range_days",
+        "days that a history archive spans; another number than before makes the whole history anew, in other ranges "
+        "(default: 7)",
+        "N",
+        _range_days,
+        default="7",
+    ),
+)
+COMMUNITIES_OPTIONS = (STORE, *SPARK_OPTIONS, JSON, replace(COMMUNITIES, required=True), *RANGE_OPTIONS)
 SCHEDULE = Option(
     "schedule",
     'when to compact, a cron expression in UTC (default: "17 3 * * *")',
@@ -270,7 +304,7 @@ REPORT_OPTIONS = (
     Option("json", "print JSON (default, unless --html is given)", switch=True),
 )
 NOW_OPTIONS = (*COMPACT_OPTIONS, MAX_RUN_HOURS)
-NIGHTLY_OPTIONS = (*NOW_OPTIONS, MERGE_SCHEDULE, VERIFY_SCHEDULE)
+NIGHTLY_OPTIONS = (*NOW_OPTIONS, MERGE_SCHEDULE, VERIFY_SCHEDULE, COMMUNITIES, *RANGE_OPTIONS)
 SCHEDULE_OPTIONS = (SCHEDULE, *NIGHTLY_OPTIONS)
 LAST_OPTIONS = (
     STORE,

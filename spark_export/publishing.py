@@ -120,7 +120,8 @@ class WritableArchive(Archive):
             journal = self._journal(run, JOURNAL_FILE)
             if journal is not None:
                 self._publish(run, journal)
-        if any(map(self.faults_of, self.records().values())):
+        records, there = self.records(), self.sizes_of_periods()
+        if any(self.faults_of(record, there=there.get(record.period, {})) for record in records.values()):
             self._put_back_replaced()
         else:
             for run in self.storage.names(STAGING):
@@ -218,14 +219,15 @@ class WritableArchive(Archive):
         """Remove the directories and records of periods that were merged into others, if the others are as recorded."""
         found = self.every_record()
         current = visible(found)
-        merged = [record for record in current if record.replaces]
-        doubtful = {pair for record in merged if self.faults_of(record) for pair in record.replaces}
         shown = {(record.period, record.run) for record in current}
+        hidden = [record for record in found if (record.period, record.run) not in shown]
+        merged = [record for record in current if record.replaces] if hidden else []
+        doubtful = {pair for record in merged if self.faults_of(record) for pair in record.replaces}
         replaced = []
-        for record in found:
+        for record in hidden:
             if (record.period, record.run) in doubtful:
                 log.error("merged files kept, the month they were merged into is damaged period=%s", record.period)
-            elif (record.period, record.run) not in shown:
+            else:
                 replaced.append(record)
         if self.storage.replaces_whole:
             # Renamed first, all at once: a reader of directories should not meet both for long.
@@ -255,14 +257,16 @@ class WritableArchive(Archive):
     def _remove_old_indexes(self) -> None:
         """Remove indexes that nobody reads any more, and those of runs that did not finish."""
         current = {index_of(record.period, record.run) for record in self.records().values()}
-        for period in self.storage.names(INDEXES):
-            folder = f"{INDEXES}/{period}"
-            for name in self.storage.names(folder):
-                is_read = self.storage.names(f"{SNAPSHOTS}/{period}/{name.removesuffix('.index')}")
-                if f"{folder}/{name}" not in current and not is_read:
-                    self.storage.remove(f"{folder}/{name}")
-            if not self.storage.names(folder):
-                self.storage.remove(folder)
+        kept = set()
+        for path in self.storage.sizes(INDEXES):
+            is_current = f"{INDEXES}/{path}" in current
+            if is_current or self.storage.names(f"{SNAPSHOTS}/{path.removesuffix('.index')}"):  # somebody reads it
+                kept.add(path.partition("/")[0])
+            else:
+                self.storage.remove(f"{INDEXES}/{path}")
+        for directory in self.storage.names(INDEXES):
+            if directory not in kept:
+                self.storage.remove(f"{INDEXES}/{directory}")
 
     def _remove_old_snapshots(self) -> None:
         last_copies = tuple(f"{SNAPSHOTS}/{directory_of(period)}/" for period in self.forgotten(self.records()))

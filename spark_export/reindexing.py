@@ -20,6 +20,10 @@ from spark_export.writing import Job, index_pieces, write_period_index
 log = logging.getLogger(__name__)
 
 
+SUMS_AT_ONCE = 31
+"""How many periods of an earlier version get the sums of their ids in a run, the newest first: it reads all of each."""
+
+
 def remove_damaged_indexes(
     spark: SparkSession, archive: WritableArchive, layout: Layout, records: Sequence[PeriodRecord]
 ) -> None:
@@ -42,24 +46,31 @@ def remove_damaged_indexes(
 def make_missing_indexes(
     spark: SparkSession, archive: WritableArchive, layout: Layout, records: Mapping[str, PeriodRecord], run: str
 ) -> dict[str, PeriodRecord]:
-    """Make each index that a record names and that is missing or has another size; return all records as they are then.
+    """Make each index that a record names and that is missing or has another size, and some that lack the sums of ids;
+    return all records as they are then.
 
-    Periods of earlier versions have none; a merge gives them one.
+    Periods of earlier versions may have no index, or rows without MUIDs, of which there are no sums; a merge gives them
+    both.
     """
-    missing = [record for record in records.values() if record.index is not None and _is_missing(archive, record)]
-    return {**records, **make_indexes(spark, archive, layout, missing, run)}
+    present = [record for record in records.values() if record.index is not None]
+    missing = [record for record in present if _is_missing(archive, record)]
+    without_sums = [record for record in present if _lacks_sums(record) and record not in missing]
+    newest = sorted(without_sums, key=lambda record: record.period, reverse=True)[:SUMS_AT_ONCE]
+    return {**records, **make_indexes(spark, archive, layout, [*missing, *newest], run)}
 
 
 def make_indexes(
     spark: SparkSession, archive: WritableArchive, layout: Layout, records: Iterable[PeriodRecord], run: str
 ) -> dict[str, PeriodRecord]:
     """Make the indexes of these periods from their files; return the new records of those for which it succeeded."""
-    job = Job(archive.url, layout, f"{run}-index")
-    files = TaskFiles(job.url)
+    of_any = Job(archive.url, layout, f"{run}-index")
+    files = TaskFiles(of_any.url)
     made = {}
     for record in records:
+        has_muids = record.network_topic is not None
+        job = replace(of_any, network_topic=record.network_topic or "")
         try:
-            fragments = index_pieces(spark, job, pieces_of_files(record))
+            fragments = index_pieces(spark, job, pieces_of_files(record), has_muids=has_muids)
             index = write_period_index(files, job, record.period, record.run, fragments)
             archive.sync_index(record)
         except ArchiveError as error:
@@ -68,13 +79,17 @@ def make_indexes(
         made[record.period] = replace(record, index=index)
         archive.replace_record(made[record.period])
         log.info("index made period=%s bytes=%d", record.period, index.bytes)
-    archive.storage.remove(f"{STAGING}/{job.run}")
+    archive.storage.remove(f"{STAGING}/{of_any.run}")
     return made
 
 
 def _is_missing(archive: WritableArchive, record: PeriodRecord) -> bool:
     size = None if record.index is None else record.index.bytes
     return archive.storage.size(index_of(record.period, record.run)) != size
+
+
+def _lacks_sums(record: PeriodRecord) -> bool:
+    return record.network_topic is not None and record.index is not None and record.index.sums is None
 
 
 def _fault(job: Job, record: PeriodRecord) -> str:

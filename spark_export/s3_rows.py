@@ -119,14 +119,19 @@ class BucketReader(DataSourceReader):
         """Read a file, batch by batch."""
         assert isinstance(partition, FileOnS3)
         columns = to_arrow_schema(self._schema)
-        yield from _rows(
+        yield from rows_of_file(
             TaskFiles(self._url), partition.name, self._layout, columns, self._wanted, ignore_damage=self._ignore_damage
         )
 
 
-def _rows(
-    archive: TaskFiles, name: str, layout: Layout, columns: pa.Schema, wanted: Wanted, *, ignore_damage: bool
+def rows_of_file(
+    archive: TaskFiles, name: str, layout: Layout, columns: pa.Schema, wanted: Wanted, *, ignore_damage: bool = False
 ) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, in a folder or on S3, of the row groups that may have what is wanted.
+
+    Raises:
+        ArchiveError: it cannot be read, or is damaged, unless that is ignored.
+    """
     # What S3 refuses is never ignored: of a file that may be damaged, all is fetched before anything is decoded.
     with pa.BufferReader(archive.read(name)) if ignore_damage else archive.opened(name) as file:
         known = {PERIOD: _period(name), layout.column: partition_of(name), FILE: name, FILE_BYTES: file.size()}

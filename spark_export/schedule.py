@@ -20,11 +20,23 @@ from functools import partial
 from pathlib import Path
 
 from mailserver.archive.days import utc_text
+from mailserver.community.owner.folders import owned
+from mailserver.community.owner.record import CommunityError
 from mailserver.handoff.last_run import CompactionRecordError
 from mailserver.handoff.last_upkeep import Task
 from mailserver.store.sqlite.handoff import read_compaction
 from spark_export.errors import ExportError
-from spark_export.options import COMPACT_OPTIONS, MERGE_OPTIONS, OFF, VERIFY_OPTIONS, Option, command_line, next_due
+from spark_export.options import (
+    COMMUNITIES_OPTIONS,
+    COMPACT_OPTIONS,
+    MERGE_OPTIONS,
+    OFF,
+    SCHEDULE,
+    VERIFY_OPTIONS,
+    Option,
+    command_line,
+    next_due,
+)
 from spark_export.overdue import waiting_since
 from spark_export.upkeep import put_off, waits_since
 
@@ -80,20 +92,29 @@ def schedule(arguments: argparse.Namespace) -> int:
         current = time.time()
         since = waiting(_stores(arguments), current)
         compaction = Job(_run(_COMPACT, arguments, COMPACT_OPTIONS), arguments.schedule, since)
-        await run_by([compaction, *_upkeep(arguments, current)], _stop_signals())
+        await run_by(
+            [
+                compaction,
+                *_of_communities(arguments, arguments.schedule, since),
+                *_upkeep(arguments, current),
+            ],
+            _stop_signals(),
+        )
 
     asyncio.run(until_stopped())
     return 0
 
 
 def nightly(arguments: argparse.Namespace) -> int:
-    """Compact, then merge and verify if they are due; return the exit code of the last run that failed, else 0."""
+    """Compact, make the history archives of communities, then merge and verify if they are due; return the exit code of
+    the last run that failed, else 0."""
 
     async def once() -> int:
         stop, current = _stop_signals(), time.time()
         exit_code = await run_once(_run(_COMPACT, arguments, COMPACT_OPTIONS), stop)
-        for job in _upkeep(arguments, current):
-            if job.is_due(current) and not stop.is_set() and job.has_work():
+        due = [job for job in _upkeep(arguments, current) if job.is_due(current)]
+        for job in (*_of_communities(arguments, str(SCHEDULE.default), current), *due):
+            if not stop.is_set() and job.has_work():
                 exit_code = await run_once(job.run, stop) or exit_code
         return exit_code
 
@@ -125,6 +146,23 @@ def _upkeep(arguments: argparse.Namespace, current: float) -> list[Job]:
         )
         if expression != OFF
     ]
+
+
+def _of_communities(arguments: argparse.Namespace, expression: str, since: float) -> list[Job]:
+    """The run for communities, which follows each compaction, if there is a folder of them."""
+    if not arguments.communities:
+        return []
+    run = _run(Task.COMMUNITIES.value, arguments, COMMUNITIES_OPTIONS)
+    return [Job(run, expression, since, partial(_has_communities, Path(arguments.communities)))]
+
+
+def _has_communities(folder: Path) -> bool:
+    """Whether there is a community that we own."""
+    try:
+        return any(True for _ in owned(folder))
+    except CommunityError as error:  # the run says so
+        log.warning("communities unknown cause=%r", str(error))
+        return True
 
 
 def _run(name: str, arguments: argparse.Namespace, options: Sequence[Option]) -> Run:

@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from mailserver.archive.errors import ArchiveError, ArchiveFault
-from mailserver.archive.index import check
+from mailserver.archive.index import check, id_sums
+from mailserver.archive.index.layout import Table
 from mailserver.archive.layout import PERIOD, Layout
 from mailserver.archive.manifest import FileRecord, IndexRecord
 from mailserver.archive.paths import STAGING, directory_of, index_of, staged_data
@@ -109,14 +110,17 @@ def look_into(spark: SparkSession, job: Job, files: Sequence[FileRows]) -> list[
     return [span for spans in _in_tasks(spark, files, lambda file: group_spans(job, file)) for span in spans]
 
 
-def index_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list[Fragments]:
+def index_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece], *, has_muids: bool) -> list[Fragments]:
     """Make the fragments of files that are in their places already, as `write_pieces` does of files that it writes.
+
+    Args:
+        has_muids: whether their rows have MUIDs, which belong to the job's network topic.
 
     Raises:
         ArchiveError, ExportError: a task has raised one of these.
         PySparkException, Py4JError: Spark has failed.
     """
-    return _in_tasks(spark, pieces, lambda piece: index_piece(job, piece))
+    return _in_tasks(spark, pieces, lambda piece: index_piece(job, piece, has_muids=has_muids))
 
 
 def _in_tasks(spark: SparkSession, parts: Sequence[Part], work: Callable[[Part], Result]) -> list[Result]:
@@ -162,7 +166,7 @@ def write_period_index(
     Raises:
         ArchiveError: the archive cannot be read or written.
     """
-    return write_index(files, index_of(period, run), fragments, f"{_attempts(job)}/{period}.index")
+    return write_index(files, index_of(period, run), fragments, f"{_attempts(job)}/{period}.index", job.network_topic)
 
 
 def write_piece(job: Job, piece: Piece) -> PieceWritten:
@@ -187,19 +191,21 @@ def write_piece(job: Job, piece: Piece) -> PieceWritten:
     return _write(job, piece.period, piece.number, rows, tuple(faulty))
 
 
-def index_piece(job: Job, piece: Piece) -> Fragments:
+def index_piece(job: Job, piece: Piece, *, has_muids: bool) -> Fragments:
     """Make the fragments of the files of a piece: what `index_pieces` does for each.
 
     Raises:
         ArchiveError: one cannot be read, or is not what it should be; or the archive cannot be written.
     """
     files = TaskFiles(job.url)
-    parts = []
+    parts, sums = [], []
     for source in piece.sources:
         assert isinstance(source, FileRows)
         data, path = _checked(files, source), path_in_period(source.name)
         parts.append((path, check.fragment_of(BytesIO(data), check.topic_of(path))))
-    return _keep_fragments(files, job, piece.period, piece.number, parts)
+        if has_muids:
+            sums.append(check.sums_in(BytesIO(data)))
+    return _keep_fragments(files, job, piece.period, piece.number, parts, id_sums.together(sums) if has_muids else None)
 
 
 def group_spans(job: Job, file: FileRows) -> list[GroupSpan]:
@@ -268,18 +274,22 @@ def _write(job: Job, period: str, number: int, rows: pa.Table, faulty: tuple[Fau
         part, fragment = _read_back(files, whole, job.layout, period, of_directory, ends)
         found.append(part)
         fragments.append((path, fragment))
-    return PieceWritten(period, together(found), _keep_fragments(files, job, period, number, fragments), faulty)
+    sums = id_sums.sums_of(rows.column("created"), rows.column("muid"))  # the rows have come back as they are here
+    kept = _keep_fragments(files, job, period, number, fragments, sums)
+    return PieceWritten(period, together(found), kept, faulty)
 
 
 def _keep_fragments(
-    files: TaskFiles, job: Job, period: str, number: int, fragments: Sequence[tuple[str, bytes]]
+    files: TaskFiles, job: Job, period: str, number: int, fragments: Sequence[tuple[str, bytes]], sums: Table | None
 ) -> Fragments:
-    """Put the fragments of a piece where the driver finds them."""
+    """Put the fragments of a piece, and the sums of its ids, where the driver finds them."""
     name = f"{STAGING}/{job.run}/fragments/{period}-{number:05}"
     if fragments:
-        content = pa.py_buffer(b"".join(fragment for _, fragment in fragments))
+        parts = [fragment for _, fragment in fragments]
+        content = pa.py_buffer(b"".join(parts if sums is None else [*parts, sums.tobytes()]))
         files.write(name, content, f"{_attempts(job)}/{period}-{number:05}.fragments")
-    return Fragments(name, tuple((path, len(fragment)) for path, fragment in fragments))
+    sizes = tuple((path, len(fragment)) for path, fragment in fragments)
+    return Fragments(name, sizes, None if sums is None else len(sums))
 
 
 def _attempts(job: Job) -> str:

@@ -6,6 +6,7 @@ as if they were one file, so that Spark and the containers start once. The longe
 has much left when the other has nothing.
 """
 
+import linecache
 import logging
 import os
 import sys
@@ -24,6 +25,13 @@ properties.register()
 
 # A future keeps the whole stack in asyncio's debug mode, of which most is pytest's: a sixth of the time of such tests.
 sys.tracebacklimit = 20
+
+
+def _unchecked(filename: str | None = None) -> None:
+    """Files of source do not change while tests run. For each of these stacks all of theirs would be looked at anew."""
+
+
+linecache.checkcache = _unchecked
 
 TAKEN_TOGETHER = ("tests/spark_export/", "tests/docker/")
 """Folders whose tests all run in one process: they share something that is slow to start, or that may exist only once.
@@ -48,6 +56,7 @@ LONGEST_FIRST = ("spark", "fuzz", "browser", "integration")
 UNMEASURED = (
     "tests/archive/reading/test_faults.py::test_no_flipped_bit_is_ever_sent",
     "tests/bench/",
+    "tests/communities/test_index.py::test_index_of_ten_years_is_read_in_50_ms",
     "tests/docs/",
     "tests/fuzz/",
     "tests/history/test_merged.py::test_any_split_is_answered_as_by_one_store_that_holds_all",

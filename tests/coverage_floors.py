@@ -41,6 +41,8 @@ FLOORS = {
     "mailserver/commands": Floor(
         90, "run, check, backup, salvage and sync as people start them, in processes of their own"
     ),
+    "mailserver/communities": Floor(99, SMALL),
+    "mailserver/community": Floor(97, SMALL),
     "mailserver/data_dir": Floor(90, "salvage, which the command's tests start as a process"),
     "mailserver/doctor": Floor(97, "calls to the system that a host refuses: adjtimex, names of hosts"),
     "mailserver/feed_socket": Floor(98, SMALL),
@@ -61,6 +63,7 @@ FLOORS = {
     "mailserver/store": Floor(
         97, "errors of the disk amidst a statement, in processes of tests/faults; kinds of damage"
     ),
+    "mailserver/torrents": Floor(55, "session, worker and process, which are the torrent process that tests start"),
     "mailserver/upkeep": Floor(96, "a store that is lost amidst a round of pruning"),
     "mailserver/waku": Floor(99, SMALL),
     "mailserver/waku2": Floor(98, SMALL),

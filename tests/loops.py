@@ -5,7 +5,8 @@ What has to do with sockets runs on both. A folder's `conftest.py` takes one of 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 import uvloop
@@ -27,3 +28,17 @@ def on_both_loops_in(*files: str) -> Callable[[pytest.Item], Factories]:
         return BOTH if item.path.name in files else {"asyncio": BOTH["asyncio"]}
 
     return pytest_asyncio_loop_factories
+
+
+@contextlib.contextmanager
+def without_debug() -> Iterator[None]:
+    """The running loop's debug mode is off: for what a test does a thousand times more, once it was done with it.
+
+    Debug mode keeps the stack of every future and every call. That is most of the time of such tests.
+    """
+    loop = asyncio.get_running_loop()
+    loop.set_debug(False)
+    try:
+        yield
+    finally:
+        loop.set_debug(True)

@@ -21,7 +21,12 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from moto.s3.models import FakeKey, s3_backends
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
+from tests.certificates import Certificate
+
 TOGETHER_WITHIN_S = 5.0
+
+_OF_USERS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3", "AWS_CA_BUNDLE")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY")
 
 _DENIED = (
     b"<?xml version='1.0' encoding='UTF-8'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
@@ -33,17 +38,19 @@ _COPIED = b"<?xml version='1.0' encoding='UTF-8'?><CopyObjectResult><ETag>\"0\"<
 class FakeS3:
     """A server with one bucket. `asked`: the requests that came, as `GET /bucket/key`."""
 
-    def __init__(self, server: BaseWSGIServer, gate: "_Gate") -> None:
+    def __init__(self, server: BaseWSGIServer, gate: "_Gate", certificate: Certificate | None) -> None:
         self._server = server
         self._gate = gate
         self.bucket = f"bucket-{uuid4().hex}"
-        self.endpoint = f"http://127.0.0.1:{server.server_port}"
+        self.port = server.server_port
+        self.endpoint = f"{'http' if certificate is None else 'https'}://127.0.0.1:{self.port}"
         self.url = f"s3://{self.bucket}/some/archive"
         self.files = pafs.S3FileSystem(
             access_key="key",
             secret_key="secret",
             region="us-east-1",
             endpoint_override=self.endpoint,
+            tls_ca_file_path=None if certificate is None else str(certificate.authority_file),
             allow_bucket_creation=True,
         )
         self.files.create_dir(self.bucket)
@@ -211,14 +218,19 @@ class _Quiet(WSGIRequestHandler):
 
 
 @contextlib.contextmanager
-def fake_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeS3]:
-    """Serve S3, and have the environment say where it is, as users say it."""
+def fake_s3(monkeypatch: pytest.MonkeyPatch, certificate: Certificate | None = None) -> Iterator[FakeS3]:
+    """Serve S3, and have the environment say where it is, as users say it.
+
+    Args:
+        certificate: by HTTPS, with this one. Clients are to be told of its authority.
+    """
     gate = _Gate()
-    server = make_server("127.0.0.1", 0, gate, threaded=True, request_handler=_Quiet)
+    tls = None if certificate is None else certificate.context
+    server = make_server("127.0.0.1", 0, gate, threaded=True, request_handler=_Quiet, ssl_context=tls)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="fake-s3")
     thread.start()
-    fake = FakeS3(server, gate)
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3", "HTTP_PROXY", "http_proxy"):
+    fake = FakeS3(server, gate, certificate)
+    for name in (*_OF_USERS, *_PROXIES, *map(str.lower, _PROXIES)):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")

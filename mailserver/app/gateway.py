@@ -18,6 +18,7 @@ from mailserver import __version__
 from mailserver.app.config import parse_address
 from mailserver.app.gateway_config import GatewayConfig
 from mailserver.app.gateway_monitor import GatewayMonitor
+from mailserver.app.history import open_archive
 from mailserver.app.process import background, listen, raise_file_limit
 from mailserver.data_dir.gateway_files import gateway_locked, load_or_make_seed, write_addresses
 from mailserver.feed_socket.client import FeedClient
@@ -41,6 +42,7 @@ from mailserver.libp2p.noise import NoiseKeys
 from mailserver.limits.admission import Admission, Allowlist
 from mailserver.metrics.gateway import Asked, GatewayCollector, GatewayFigures, GatewayMetrics
 from mailserver.store.sqlite.arrivals import open_arrivals
+from mailserver.store.sqlite.handoff import SqliteHandoff
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku2.metadata import Metadata
 from mailserver.waku2.protocols import ProtocolId
@@ -68,38 +70,48 @@ async def run_gateway(config: GatewayConfig) -> None:
         log.info("starting gateway version=%s python=%s", __version__, platform.python_version())
         key = IdentityKey(load_or_make_seed(config.data_dir))
         feed = FeedClient(config.data_dir)
-        async with (
-            open_arrivals(config.data_dir / STORE_FILE, config.network_topic) as arrivals,
-            open_messages(config.data_dir / INDEX_FILE, arrivals, config.network_topic) as messages,
-        ):
-            gateway = Gateway(config, key, messages, feed)
-            await gateway.live.begin()
+        metrics = GatewayMetrics()
+        store, index = config.data_dir / STORE_FILE, config.data_dir / INDEX_FILE
+        with open_archive(config, SqliteHandoff(store).was_archived, metrics) as archive:
             async with (
-                background(messages.follower.run(), failed=stop.set),
-                background(feed.run(), failed=stop.set),
-                background(gateway.live.run(), failed=stop.set),
-                gateway.serve() as addresses,
-                _monitor(config, gateway),
+                open_arrivals(store, config.network_topic) as arrivals,
+                open_messages(index, arrivals, config.network_topic, archive=archive) as messages,
             ):
-                write_addresses(config.data_dir, addresses)
-                for address in addresses:
-                    log.info("listening address=%s", address)
-                await stop.wait()
-                log.info("stopping")
+                gateway = Gateway(config, key, messages, feed, metrics)
+                await gateway.live.begin()
+                async with (
+                    background(messages.follower.run(), failed=stop.set),
+                    background(feed.run(), failed=stop.set),
+                    background(gateway.live.run(), failed=stop.set),
+                    gateway.serve() as addresses,
+                    _monitor(config, gateway),
+                ):
+                    write_addresses(config.data_dir, addresses)
+                    for address in addresses:
+                        log.info("listening address=%s", address)
+                    await stop.wait()
+                    log.info("stopping")
     log.info("stopped")
 
 
 class Gateway:
     """What serves clients, put together."""
 
-    def __init__(self, config: GatewayConfig, key: IdentityKey, messages: MessageStore, feed: FeedClient) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        key: IdentityKey,
+        messages: MessageStore,
+        feed: FeedClient,
+        metrics: GatewayMetrics,
+    ) -> None:
         """Put it together; `serve` listens."""
         self._config = config
         self._key = key
         self._messages = messages
         self._feed = feed
         self._addresses: tuple[Multiaddr, ...] = ()
-        self.metrics = metrics = GatewayMetrics()
+        self.metrics = metrics
         allowed = Allowlist(config.allowed_networks)
         limits = config.host_limits
         self._admission = Admission(limits.admission, allowed)
@@ -179,6 +191,7 @@ class Gateway:
             criteria=subscriptions.criteria,
             unread_bytes=self.host.unread_bytes,
             unindexed=self._messages.follower.behind,
+            unindexed_periods=(self._messages.archived and self._messages.archived.owed) or 0,
             is_connected=self._feed.terms is not None,
             feed_missed=self.live.missed,
             refused_connections={refusal.name.lower(): count for refusal, count in self._admission.refused.items()},
@@ -194,6 +207,14 @@ class Gateway:
             problems.append(f"the mailserver has another network topic: {terms.network_topic}")
         if problem := self._messages.follower.problem:
             problems.append(f"history cannot be read: {problem}")
+        archived = self._messages.archived
+        if archived is not None:
+            if problem := archived.problem:
+                problems.append(problem)
+            if archived.owed is None:
+                problems.append("what of the archive is not indexed yet is not known yet")
+            elif archived.owed:
+                problems.append(f"{archived.owed} days and months of the archive are not indexed yet")
         return problems
 
 

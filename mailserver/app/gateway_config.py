@@ -7,6 +7,7 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from mailserver.app.config import LOG_LEVELS, networks, parse_address, setting
+from mailserver.app.config_check import MAX_ARCHIVE_READS
 from mailserver.app.config_sources import Sources
 from mailserver.app.logs import LogFormat
 from mailserver.errors import ConfigError, DecodeError
@@ -28,7 +29,7 @@ _FROM_ZERO = (
     "sent_messages_per_second",
     "pow_share",
 )
-_COUNTS = ("max_clients_per_address", "max_clients_per_subnet", "max_handshake_failures")
+_COUNTS = ("archive_cache_bytes", "max_clients_per_address", "max_clients_per_subnet", "max_handshake_failures")
 MAX_CLIENTS = 100_000
 """Highest `max_clients`, `max_subscribers` and `max_criteria`."""
 
@@ -43,6 +44,15 @@ class GatewayConfig:
     data_dir: Path = setting(Path("data"), "data directory of the mailserver, which must run with --feed-socket")
     network_topic: str = setting(
         DEFAULT_NETWORK_TOPIC, "pubsub topic of all messages here, the same as the mailserver's"
+    )
+    archive: str = setting(
+        "",
+        "path or URL of the archive that the nightly compaction writes, the same as the mailserver's; history that the "
+        "store has deleted is answered from it, if it is in a folder or on S3; needs pyarrow",
+    )
+    archive_reads: int = setting(2, "maximum number of threads that read the archive")
+    archive_cache_bytes: int = setting(
+        32 * 1024 * 1024, "maximum number of bytes read from the archive to keep in memory; 0: none"
     )
     listen: str = setting(
         "0.0.0.0:60000", "HOST:PORT to accept clients on over TCP; port 0 picks a free port; empty: none"
@@ -170,6 +180,7 @@ def check_gateway_config(config: GatewayConfig) -> None:
         ("max_subscribers", MAX_CLIENTS),
         ("max_criteria", MAX_CLIENTS),
         ("ttl", MAX_TTL_S),
+        ("archive_reads", MAX_ARCHIVE_READS),
     ):
         if not 1 <= getattr(config, name) <= most:
             raise ConfigError(f"{name}: {getattr(config, name)} is not between 1 and {most}")

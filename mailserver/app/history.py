@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from mailserver.app.config import Config
 from mailserver.archive.access.places import files_of, is_on_s3
@@ -16,9 +17,13 @@ from mailserver.archive.files import local_folder
 from mailserver.catchup.compared import Compared, CompareWithArchive
 from mailserver.errors import StoreError
 from mailserver.history.id_lists import IdLists
+from mailserver.metrics.archive import ArchiveMetrics
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import HistorySource
 from mailserver.store.message_ids import StoreWithIds
+
+if TYPE_CHECKING:
+    from mailserver.archive.reading.source import ArchiveSource
 
 log = logging.getLogger(__name__)
 
@@ -50,34 +55,71 @@ def open_history(config: Config, store: StoreWithIds, metrics: Metrics) -> Itera
         cause = "the settings say not to read it" if config.archive else "there is none: set --archive"
         yield _of_store(store, cause)
         return
-    files = files_of(config.archive)
-    cause = cause_for_store_only(config)
+    with open_archive(config, store.handoff.was_archived, metrics) as archive:
+        if archive is None:
+            yield _of_store(store, cause_for_store_only(config.archive))
+            return
+
+        from mailserver.catchup.archived import compare_with_archive  # noqa: PLC0415 - as above
+        from mailserver.history.merged import MergedHistory  # noqa: PLC0415
+        from mailserver.history.merged_ids import MergedIds  # noqa: PLC0415
+
+        lists = IdLists(MergedHistory(store, archive), MergedIds(store, store.message_ids, archive))
+        yield History(lists, partial(compare_with_archive, store, archive), lambda: archive.problem)
+
+
+class ArchiveSettings(Protocol):
+    """The settings of whoever reads the archive."""
+
+    @property
+    def archive(self) -> str:
+        """Where it is: a path or a URL; empty: there is none."""
+
+    @property
+    def archive_reads(self) -> int:
+        """How many threads read it."""
+
+    @property
+    def archive_cache_bytes(self) -> int:
+        """How many bytes of it are kept in memory."""
+
+
+@contextlib.contextmanager
+def open_archive(
+    settings: ArchiveSettings, is_expected: Callable[[], bool], metrics: ArchiveMetrics
+) -> "Iterator[ArchiveSource | None]":
+    """Read the archive that the settings name, if it can be read from here; yield None if it cannot, or there is none.
+
+    Args:
+        is_expected: as for `ArchiveSource`.
+    """
+    if not settings.archive:
+        yield None
+        return
+    files = files_of(settings.archive)
+    cause = cause_for_store_only(settings.archive)
     if files is None or cause:
         log.warning("history is not answered from the archive cause=%r", cause)
-        yield _of_store(store, cause)
+        yield None
         return
 
     from mailserver.archive.reading.source import ArchiveSource  # noqa: PLC0415 - as above
-    from mailserver.catchup.archived import compare_with_archive  # noqa: PLC0415
-    from mailserver.history.merged import MergedHistory  # noqa: PLC0415
-    from mailserver.history.merged_ids import MergedIds  # noqa: PLC0415
 
     archive = ArchiveSource(
         files,
-        at_once=config.archive_reads,
-        cache_bytes=config.archive_cache_bytes,
-        is_expected=store.handoff.was_archived,
+        at_once=settings.archive_reads,
+        cache_bytes=settings.archive_cache_bytes,
+        is_expected=is_expected,
         metrics=metrics,
     )
     log.info(
         "history is answered from the archive, too archive=%s reads=%d cache_bytes=%d",
         files.where(""),
-        config.archive_reads,
-        config.archive_cache_bytes,
+        settings.archive_reads,
+        settings.archive_cache_bytes,
     )
     try:
-        lists = IdLists(MergedHistory(store, archive), MergedIds(store, store.message_ids, archive))
-        yield History(lists, partial(compare_with_archive, store, archive), lambda: archive.problem)
+        yield archive
     finally:
         archive.close()
 
@@ -91,10 +133,14 @@ def _of_store(store: StoreWithIds, cause: str) -> History:
     return History(IdLists(store, store.message_ids), compare)
 
 
-def cause_for_store_only(config: Config) -> str:
-    """Why requests cannot be answered from the archive that the settings name; "" if they can."""
+def cause_for_store_only(archive: str) -> str:
+    """Why requests cannot be answered from an archive; "" if they can.
+
+    Args:
+        archive: its path or URL.
+    """
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
         return f"{missing[0]} is not installed"
-    is_in_sight = local_folder(config.archive) is not None or is_on_s3(config.archive)
+    is_in_sight = local_folder(archive) is not None or is_on_s3(archive)
     return "" if is_in_sight else "it is neither in a local folder nor on S3"

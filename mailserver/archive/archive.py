@@ -74,14 +74,17 @@ class Archive:
                 found[name.removeprefix(f"{RECORDS}/")] = str(error)
         return found
 
-    def faults_of(self, record: PeriodRecord, directory: str | None = None) -> list[Fault]:
+    def faults_of(
+        self, record: PeriodRecord, directory: str | None = None, there: Mapping[str, int] | None = None
+    ) -> list[Fault]:
         """Compare names and sizes of a period's files with its record: no file is opened.
 
         Args:
             directory: where they are; by default where every reader finds them.
+            there: the sizes of the files in that directory, if they are known already.
         """
         directory = directory_of(record.period) if directory is None else directory
-        there = self.files.sizes(directory)
+        there = self.files.sizes(directory) if there is None else there
         faults = []
         for file in record.files:
             size, name = there.get(file.path), f"{directory}/{file.path}"
@@ -91,6 +94,19 @@ class Archive:
                 cause = f"has {size} bytes instead of {file.bytes}"
                 faults.append(Fault(record.period, name, FaultKind.DAMAGED, file.rows, cause))
         return faults
+
+    def sizes_of_periods(self) -> dict[str, dict[str, int]]:
+        """The size of each data file by its path in the directory of its period, by period.
+
+        All of them are in one listing. On S3, one for each period would take as many round trips as there are periods.
+        """
+        found: dict[str, dict[str, int]] = {}
+        for path, size in self.files.sizes("").items():
+            directory, _, below = path.partition("/")
+            period = directory.removeprefix(f"{PERIOD}=")
+            if below and period != directory:
+                found.setdefault(period, {})[below] = size
+        return found
 
     def older_snapshots(self) -> list[str]:
         """Directories of second names of periods that another run has written since."""

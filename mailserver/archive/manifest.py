@@ -63,14 +63,28 @@ class FileRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class SumsRecord:
+    """Where in an index the head of its sums of ids is (`mailserver.archive.index.id_sums`), and how long it is.
+
+    `sha256`: of the head, in hex; the head has the digests of the rest.
+    """
+
+    at: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class IndexRecord:
     """The index beside a period's files (`mailserver.archive.paths`): how long it is.
 
-    `sha256`: of its directory, in hex; the directory has the digests of all else.
+    `sha256`: of its directory, in hex; the directory has the digests of all else, but for the sums of ids. `sums`: None
+    if it has none, as of earlier versions and of periods without MUIDs.
     """
 
     bytes: int
     sha256: str
+    sums: SumsRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +123,7 @@ class PeriodRecord:
             "days": {day_name(day): _encode_day(record) for day, record in sorted(self.days.items())},
             "files": [[file.path, file.bytes, file.rows, file.sha256] for file in self.files],
             "index": None if self.index is None else [self.index.bytes, self.index.sha256],
+            "id_sums": _encode_sums(self.index),
             "network_topic": self.network_topic,
         }
 
@@ -259,13 +274,27 @@ def _decode_file(path: object, size: Any, rows: Any, sha256: object = "") -> Fil
     return FileRecord(str(path), int(size), int(rows), str(sha256))
 
 
-def _decode_index(value: Any) -> IndexRecord | None:
+def _encode_sums(index: IndexRecord | None) -> list[Any] | None:
+    sums = None if index is None else index.sums
+    return None if sums is None else [sums.at, sums.bytes, sums.sha256]
+
+
+def _decode_index(value: Any, sums: Any) -> IndexRecord | None:
     if value is None:
         return None
     size, sha256 = value
     if int(size) < 0 or len(bytes.fromhex(sha256)) != SHA256_BYTES:
         raise ValueError(f"its index is {value!r}")
-    return IndexRecord(int(size), sha256)
+    return IndexRecord(int(size), sha256, _decode_sums(sums))
+
+
+def _decode_sums(value: Any) -> SumsRecord | None:
+    if value is None:
+        return None
+    at, size, sha256 = value
+    if min(int(at), int(size)) < 0 or len(bytes.fromhex(sha256)) != SHA256_BYTES:
+        raise ValueError(f"its sums of ids are {value!r}")
+    return SumsRecord(int(at), int(size), sha256)
 
 
 def _decode_network_topic(value: Any) -> str | None:
@@ -283,6 +312,6 @@ def _decode_record(value: Any) -> PeriodRecord:
         replaces=tuple((str(period), str(run)) for period, run in value["replaces"]),
         snapshot=bool(value["snapshot"]),
         verified_at=int(value.get("verified_at", 0)),
-        index=_decode_index(value.get("index")),
+        index=_decode_index(value.get("index"), value.get("id_sums")),
         network_topic=_decode_network_topic(value.get("network_topic")),
     )

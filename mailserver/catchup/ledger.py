@@ -109,6 +109,14 @@ class Ledger:
             del self._accounts[next(iter(self._accounts))]
         return account
 
+    @property
+    def awaited(self) -> list[Range]:
+        """The creation times of `missed` that some source still owes us. If nobody is asked, nothing is awaited."""
+        owed = unite(part for account in self._accounts.values() for part in account.pending)
+        return [
+            each for each in self.missed if any(each.lower <= part.upper and part.lower <= each.upper for part in owed)
+        ]
+
     def forget(self, source: NodeId) -> None:
         """Drop the account of a source that owes nothing and is no longer asked."""
         self._accounts.pop(source, None)

@@ -16,6 +16,7 @@ NodeId = NewType("NodeId", bytes)
 
 PRIVATE_KEY_BYTES = 32
 PUBLIC_KEY_BYTES = 64
+COMPRESSED_KEY_BYTES = 33
 SIGNATURE_BYTES = 65
 MAX_PORT = 65535
 
@@ -90,6 +91,25 @@ def check_public_key(public_key: bytes) -> NodeId:
     """
     _point(public_key)
     return NodeId(public_key)
+
+
+def compress(public_key: NodeId) -> bytes:
+    """A public key in 33 bytes: 2 or 3, as y is even or odd, and x."""
+    return bytes([2 + (public_key[-1] & 1)]) + public_key[: PUBLIC_KEY_BYTES // 2]
+
+
+def decompress(compressed: bytes) -> NodeId:
+    """The public key of such 33 bytes.
+
+    Raises:
+        DecodeError: not 33 bytes, or no point of the curve.
+    """
+    if len(compressed) != COMPRESSED_KEY_BYTES:
+        raise DecodeError("compressed key has the wrong length", got=len(compressed), limit=COMPRESSED_KEY_BYTES)
+    try:
+        return NodeId(coincurve.PublicKey(compressed).format(compressed=False)[1:])
+    except ValueError as error:
+        raise DecodeError("compressed key is not on the curve") from error
 
 
 def _point(public_key: bytes) -> coincurve.PublicKey:

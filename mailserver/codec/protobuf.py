@@ -29,6 +29,8 @@ class WireType(IntEnum):
 
 _VARINT, _LENGTH_DELIMITED = int(WireType.VARINT), int(WireType.LENGTH_DELIMITED)  # to get members of enums is slow
 
+_new_tuple = tuple.__new__
+
 _ONE_BYTE_NUMBERS = 1 << 4
 """Numbers below this take one byte with their wire type."""
 
@@ -60,16 +62,20 @@ def read_fields(data: bytes) -> Iterator[Field]:
             raise DecodeError("protobuf field number is out of range", got=number, limit=MAX_FIELD_NUMBER)
         if kind is None:
             raise DecodeError("protobuf wire type is unknown", got=tag & 7)
-        value: int | bytes
-        if kind is WireType.VARINT:
-            value, at = _varint(data, at)
+        fixed = _FIXED_BYTES.get(tag & 7)
+        if fixed is not None:
+            said = fixed
+        elif at < end and data[at] < 0x80:
+            said, at = data[at], at + 1
         else:
-            length, at = _varint(data, at) if kind is WireType.LENGTH_DELIMITED else (_FIXED_BYTES[kind], at)
-            stop = at + length
+            said, at = _varint(data, at)
+        value: int | bytes = said
+        if tag & 7 != _VARINT:
+            stop = at + said
             if stop > end:
-                raise DecodeError("protobuf field is truncated", got=end - at, limit=length)
+                raise DecodeError("protobuf field is truncated", got=end - at, limit=said)
             value, at = data[at:stop], stop
-        yield Field(number, kind, value)
+        yield _new_tuple(Field, (number, kind, value))  # `Field()` takes twice as long
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from mailserver import __version__
 from mailserver.commands import (
     backup,
     check,
+    community,
     config,
     doctor,
     enode,
@@ -43,6 +44,12 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
             "Serve light clients of Waku v2 (filter, store, lightpush) from the data directory of a mailserver, which "
             "runs beside this with --feed-socket. The addresses to connect to are printed, and written to DIR/gateway."
         ),
+    ),
+    (
+        "community",
+        community.add,
+        "keep communities and their history archives",
+        "Keep communities and their history archives, as owner and as member: see docs/operating/communities.md.",
     ),
     (
         "request",

@@ -68,7 +68,7 @@ def _check_answers(config: Config, archived: Archived | None, now: float) -> lis
     if not config.answer_from_archive or archived is None:
         return []
     check = "answers from archive"
-    cause = cause_for_store_only(config)
+    cause = cause_for_store_only(config.archive)
     if cause:
         text = f"requests are answered from the store alone: {cause}"
         advice = (

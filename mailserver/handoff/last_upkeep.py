@@ -1,4 +1,4 @@
-"""How the last merge of the archive went, and the last verification.
+"""How the last merge of the archive went, the last verification, and the last run for communities.
 
 Like the compaction's record (`handoff.last_run`) it is for people, and for the daemon, which reports what failed. It
 decides only when the next run is due. The engine keeps it, and has the lock that a run holds (`store.sqlite.handoff`).
@@ -20,10 +20,11 @@ class UpkeepRecordError(MailserverError):
 
 
 class Task(Enum):
-    """What is done to a whole archive now and then. The values are the names of the commands."""
+    """What is done to a whole archive, or made of it, now and then. The values are the names of the commands."""
 
     MERGE = "merge"
     VERIFY = "verify"
+    COMMUNITIES = "communities"
 
 
 @dataclass(frozen=True, slots=True)

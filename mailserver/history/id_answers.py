@@ -146,13 +146,14 @@ class IdAnswer:
             await self._client.wait_turn(most * _MUID_BYTES + _PACKET_ROOM)
             found = await self._in_time(self._services.lists.list(selection, most, self._payer, self._goes_on))
             left -= len(found.muids)
-            is_over = found.is_all or not left or not self._goes_on()
+            cursor, is_all = found.cursor, found.is_all
             if found.muids:
                 self._send_ids(question.request_id, found.muids)
-            if is_over:
+            del found  # a client that stalls before the next packet would keep it in memory
+            if is_all or not left or not self._goes_on():
                 break
-            selection = replace(selection, cursor=found.cursor)
-        await self._send_done(question, found.cursor, is_all=found.is_all)
+            selection = replace(selection, cursor=cursor)
+        await self._send_done(question, cursor, is_all=is_all)
 
     async def _send_newest(self, question: Query) -> None:
         """Send envelopes, newest first."""
@@ -170,6 +171,7 @@ class IdAnswer:
             payload = encode_envelopes(question.request_id, b"".join(envelope.raw for envelope in envelopes))
             self._client.send(IdPacketCode.ENVELOPES, payload)
             self._on_sent(Sent(len(envelopes), len(payload), 0))
+            del envelopes, payload  # as above
         await self._send_done(question, found.cursor, is_all=not found.cursor)
 
     async def _send_arrived(self, question: Query) -> None:

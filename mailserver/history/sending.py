@@ -104,6 +104,7 @@ class EnvelopePackets:
                 count = len(raws.sizes) - raws.sizes.count(0)
                 mean = len(raws.body) // count
                 self._on_sent(Sent(count, len(payload), raws.archived))
+                del payload
             del raws
 
 

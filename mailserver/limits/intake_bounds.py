@@ -23,6 +23,15 @@ MAX_QUESTIONS_BYTES = 8 * 1024 * 1024
 """The same for questions about message ids, which may be longer: 60 of the longest. As one is decoded when it is
 answered, it may take twice as much. When this is used up, a long one is refused: see RESERVED_BYTES."""
 
+MAX_REFUSED_BYTES = 8 * 1024 * 1024
+"""Memory for what was read of all peers that have not read yet that their request is refused. Nothing more is read of
+them meanwhile, but 32 KiB that came compressed may be 20 times as much. When this is used up, such a peer is
+disconnected: see RESERVED_BYTES."""
+
+MAX_ANSWERS_BYTES = 8 * 1024 * 1024
+"""Memory for one packet each of all answers, to history requests and to questions, which waits for its peer to read it:
+128 of the longest. When it is used up, answers come in packets of RESERVED_BYTES."""
+
 RESERVED_BYTES = 16 * 1024
 """How much memory each peer may have even when the budget is used up: enough for a packet of some short messages. 500
 peers that make use of it take 8 MiB."""
@@ -119,8 +128,9 @@ class IntakeBounds:
     """One for all peers of a node.
 
     `envelopes`, `requests`, `questions`: the memory for live envelopes that wait for the disk, for history requests,
-    and for questions about message ids. `decoding`, `confirming`: turns at decoding packets, and at confirming what is
-    stored.
+    and for questions about message ids. `refused`, `answers`: for what waits until a peer reads: what came with a
+    request that is refused, and packets of answers. `decoding`, `confirming`: turns at decoding packets, and at
+    confirming what is stored.
     """
 
     def __init__(
@@ -129,5 +139,7 @@ class IntakeBounds:
         self.envelopes = MemoryBudget(max_envelope_bytes)
         self.requests = MemoryBudget(max_request_bytes)
         self.questions = MemoryBudget(MAX_QUESTIONS_BYTES)
+        self.refused = MemoryBudget(MAX_REFUSED_BYTES)
+        self.answers = MemoryBudget(MAX_ANSWERS_BYTES)
         self.decoding = LoopScheduler()
         self.confirming = LoopScheduler()

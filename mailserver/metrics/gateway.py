@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from mailserver.metrics.counters import PlainCounter, PlainHistogram
+from mailserver.metrics.labels import ArchiveRead
 from mailserver.metrics.registry import DELAYS_S
 
 
@@ -59,6 +60,7 @@ class GatewayFigures:
     criteria: int
     unread_bytes: int
     unindexed: int
+    unindexed_periods: int
     is_connected: bool
     feed_missed: int
     refused_connections: dict[str, int]
@@ -94,6 +96,31 @@ class GatewayMetrics:
             registry=registry,
         )
         self.query_messages = plain("gateway_store_messages_total", "Messages in answers to store queries.").counts[""]
+        row_groups = Counter(
+            "gateway_archive_row_groups_total",
+            "Row groups of the archive that were read, by use.",
+            ("what",),
+            registry=registry,
+        )
+        self.archive_row_groups = {each: row_groups.labels(each.value) for each in ArchiveRead}
+        self.archive_read_seconds = Counter(
+            "gateway_archive_read_seconds_total",
+            "How long the archive was read, all threads together.",
+            registry=registry,
+        )
+        self.archive_read_failures = Counter(
+            "gateway_archive_read_failures_total", "How often the archive could not be read.", registry=registry
+        )
+        lookups = Counter(
+            "gateway_archive_cache_lookups_total",
+            "What was wanted of the archive; hit: in memory.",
+            ("cache",),
+            registry=registry,
+        )
+        self.archive_cache_hits, self.archive_cache_misses = lookups.labels("hit"), lookups.labels("miss")
+        self.archive_cache_bytes = Gauge(
+            "gateway_archive_cache_bytes", "What is kept in memory of the archive.", registry=registry
+        )
         self.pushes = plain("gateway_pushes_total", "Messages pushed to clients, each counted anew.").counts[""]
         self.dropped_pushes = plain(
             "gateway_dropped_pushes_total", "Messages that were not pushed, because their client does not read."
@@ -139,6 +166,11 @@ class GatewayCollector(Collector):
             ),
             ("gateway_unread_bytes", "Bytes sent to clients that they have not read yet.", figures.unread_bytes),
             ("gateway_unindexed_envelopes", "Envelopes in the store that are not in the index yet.", figures.unindexed),
+            (
+                "gateway_unindexed_archive_periods",
+                "Days and months that only the archive has, and that are not in the index yet.",
+                figures.unindexed_periods,
+            ),
             ("gateway_connected", "Whether the mailserver is connected to the gateway.", int(figures.is_connected)),
         ):
             yield GaugeMetricFamily(name, help_text, value)

@@ -33,7 +33,7 @@ STORE_TIMEOUT_S = 10.0
 LAG_INTERVAL_S = 0.5
 """How often the event loop's lag is measured."""
 
-_TASKS = {Task.MERGE: "merge", Task.VERIFY: "verification"}
+_TASKS = {Task.MERGE: "merge", Task.VERIFY: "verification", Task.COMMUNITIES: "run for communities"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,6 +236,11 @@ class Connection:
         """
         self._link.send_all(packets)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits to be read by the peer that `drain` waits."""
+        return self._pipe.is_full
+
     async def drain(self) -> None:
         """Wait until the peer has read enough of what was sent.
 

@@ -54,11 +54,13 @@ class Inbound:
     and raises RemoteProtocolError if the message breaks a rule.
     """
 
-    __slots__ = ("_messages", "decode")
+    __slots__ = ("_messages", "bytes", "decode")
 
     def __init__(self, decode: Callable[[MessageReceived | LongMessage], Event]) -> None:
         self.decode = decode
         self._messages: deque[Message] = deque()
+        self.bytes = 0
+        """How long the payloads of all of them are."""
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -66,6 +68,7 @@ class Inbound:
     def add(self, message: Message) -> None:
         """Add a message at the end."""
         self._messages.append(message)
+        self.bytes += _payload_bytes(message)
 
     def peek(self) -> Message | None:
         """Return the next message and leave it there; None if there is none."""
@@ -77,7 +80,13 @@ class Inbound:
         Raises:
             IndexError: there is none.
         """
-        return self._messages.popleft()
+        message = self._messages.popleft()
+        self.bytes -= _payload_bytes(message)
+        return message
+
+
+def _payload_bytes(message: Message) -> int:
+    return message.size if isinstance(message, BaseMessageReceived) else len(message.payload)
 
 
 Receive = Callable[[Inbound], Awaitable[float]]

@@ -40,6 +40,14 @@ class PacedSender:
         await self._connection.drain()  # other packets may have filled the buffer meanwhile
         self._counted = size
 
+    async def drain(self) -> None:
+        """Wait until the peer has read enough of what was sent.
+
+        Raises:
+            ConnectionLost: the connection has ended.
+        """
+        await self._connection.drain()
+
     def send(self, code: Code, payload: bytes) -> None:
         """Send a packet, after `wait_turn`.
 

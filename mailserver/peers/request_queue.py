@@ -6,10 +6,10 @@ import contextlib
 from collections import deque
 from typing import NamedTuple
 
-from mailserver.errors import ConnectionLost, Rejection, RequestRejected
+from mailserver.errors import ConnectionLost, DisconnectReason, Rejection, RemoteProtocolError, RequestRejected
 from mailserver.history.delivery import MAX_REQUEST_BYTES, Delivery
 from mailserver.history.id_conversation import IdConversation
-from mailserver.limits.intake_bounds import IntakeBounds, MemoryBudget
+from mailserver.limits.intake_bounds import RESERVED_BYTES, IntakeBounds, MemoryBudget
 from mailserver.limits.request_quotas import Requester
 from mailserver.limits.send_rate import SendRate
 from mailserver.mail.packing import TARGET_PACKET_BYTES
@@ -60,11 +60,16 @@ class RequestQueue:
         """How many requests wait."""
         return len(self._waiting)
 
-    async def add(self, code: Code, payload: bytes, requester: Requester, sender: PacedSender) -> None:
+    async def add(
+        self, code: Code, payload: bytes, requester: Requester, sender: PacedSender, *, held_bytes: int
+    ) -> None:
         """Queue a request, or refuse it, and then wait until the refusal was sent.
 
         Args:
             code: P2P_REQUEST, or one of `wakuid.packets.QUESTIONS`.
+            held_bytes: how much of the peer is in memory while this waits: the request, and what was read with it.
+        Raises:
+            RemoteProtocolError: it is refused, and too much of others waits that do not read either.
         """
         self._requester = requester
         request = _Request(code, payload)
@@ -79,11 +84,19 @@ class RequestQueue:
             if not self._is_answering:
                 await asyncio.sleep(0)  # its answer begins now, so it does not count as waiting when the next one comes
             return
-        with contextlib.suppress(ConnectionLost):
-            if isinstance(code, IdPacketCode):
-                await self._conversation.refuse(payload, refused, sender, requester)
-            else:
-                await self._delivery.refuse(payload, refused, sender, requester.node_id)
+        memory = self._bounds.refused
+        if not memory.try_acquire(held_bytes, is_first=True):
+            raise RemoteProtocolError(
+                DisconnectReason.SUBPROTOCOL_ERROR, "asks for more than it may, and too many do not read that"
+            )
+        try:
+            with contextlib.suppress(ConnectionLost):
+                if isinstance(code, IdPacketCode):
+                    await self._conversation.refuse(payload, refused, sender, requester)
+                else:
+                    await self._delivery.refuse(payload, refused, sender, requester.node_id)
+        finally:
+            memory.release(held_bytes)
 
     def _has_room_for(self, request: _Request, requester: Requester) -> bool:
         """Whether one more request may wait. If so, it is counted."""
@@ -105,16 +118,26 @@ class RequestQueue:
             assert self._requester is not None, "a request has come"
             request = self._waiting.popleft()
             self._is_answering = True
+            memory = self._bounds.answers
+            has_room = memory.try_acquire(TARGET_PACKET_BYTES, is_first=False)
             try:
-                await self._answer(request, sender, self._requester)
+                try:
+                    max_packet_bytes = TARGET_PACKET_BYTES if has_room else RESERVED_BYTES
+                    await self._answer(request, sender, self._requester, max_packet_bytes)
+                finally:
+                    self._is_answering = False
+                    self._forget(request, self._requester)
+                await sender.drain()  # the last packet waits to be read
             except ConnectionLost:
                 return
             finally:
-                self._is_answering = False
-                self._forget(request, self._requester)
+                if has_room:
+                    memory.release(TARGET_PACKET_BYTES)
 
-    async def _answer(self, request: _Request, sender: PacedSender, requester: Requester) -> None:
-        max_packet_bytes = min(TARGET_PACKET_BYTES, self._send_rate.max_packet_bytes)
+    async def _answer(
+        self, request: _Request, sender: PacedSender, requester: Requester, max_packet_bytes: int
+    ) -> None:
+        max_packet_bytes = min(max_packet_bytes, self._send_rate.max_packet_bytes)
         code, payload = request
         if isinstance(code, IdPacketCode):
             await self._conversation.answer(code, payload, sender, requester, max_packet_bytes=max_packet_bytes)

@@ -29,6 +29,7 @@ from mailserver.metrics.labels import Direction
 from mailserver.metrics.registry import Metrics
 from mailserver.net.connection import Connection
 from mailserver.net.inbound import Event, Inbound
+from mailserver.net.sessions import Code
 from mailserver.peers.completions import Completions
 from mailserver.peers.live_packets import LivePackets, LiveServices
 from mailserver.peers.paced_sender import PacedSender
@@ -159,7 +160,7 @@ class ServedPeer:
         loop, meter = asyncio.get_running_loop(), self._known_meter
         batch = await self._live.next_batch(inbound, meter.headroom(loop.time()))
         try:
-            await self._act_on(batch.decode(inbound), batch)
+            await self._act_on(batch.decode(inbound), batch, sum(batch.sizes) + inbound.bytes)
         finally:
             self._live.release(batch.memory)
         if batch.fault is not None:
@@ -167,8 +168,12 @@ class ServedPeer:
             raise RemoteProtocolError(*batch.fault)
         return meter.on_packets(batch.sizes, loop.time())
 
-    async def _act_on(self, events: Sequence[Event], batch: PacketBatch) -> None:
-        """Act on the packets of a batch, in order. Adjacent packets of live envelopes are stored together."""
+    async def _act_on(self, events: Sequence[Event], batch: PacketBatch, held_bytes: int) -> None:
+        """Act on the packets of a batch, in order. Adjacent packets of live envelopes are stored together.
+
+        Args:
+            held_bytes: how much is in memory of this batch and of what was read with it.
+        """
         packets: list[MessagesReceived] = []
         memory = 0
         for event, cost in zip(events, batch.costs, strict=False):  # `events` ends early if one breaks a rule
@@ -180,20 +185,20 @@ class ServedPeer:
             if packets:  # now, as the next event may have to wait
                 self._live.start_storing(packets, memory, self._known_meter, self._tasks)
                 packets, memory = [], 0
-            await self._on_event(event)
+            await self._on_event(event, held_bytes)
             if self.connection.closed is not None:
                 return
         if packets:
             self._live.start_storing(packets, memory, self._known_meter, self._tasks)
 
-    async def _on_event(self, event: Event) -> None:
+    async def _on_event(self, event: Event, held_bytes: int) -> None:
         match event:
             case LongMessagesReceived(reader=reader):
                 await self._live.store_long(reader, self._known_meter)
             case P2PRequestReceived(payload=payload):
-                await self._requests.add(PacketCode.P2P_REQUEST, payload, self._known_requester, self.sender())
+                await self._add_request(PacketCode.P2P_REQUEST, payload, held_bytes)
             case IdPacketReceived(code=code, payload=payload) if code in QUESTIONS:
-                await self._requests.add(code, payload, self._known_requester, self.sender())
+                await self._add_request(code, payload, held_bytes)
             case P2PMessagesReceived(envelopes=envelopes):
                 self._on_p2p_messages(envelopes)
             case P2PRequestCompleted(payload=payload):
@@ -206,6 +211,9 @@ class ServedPeer:
                 self._send_rate.follow(settings)
             case _:
                 pass  # nothing here waits for confirmations by the peer, or for answers about ids
+
+    async def _add_request(self, code: Code, payload: bytes, held_bytes: int) -> None:
+        await self._requests.add(code, payload, self._known_requester, self.sender(), held_bytes=held_bytes)
 
     def _on_p2p_messages(self, envelopes: Sequence[Envelope]) -> None:
         """Publish history that a trusted mailserver sends, for filters. It is not judged, stored or relayed."""

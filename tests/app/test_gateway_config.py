@@ -19,6 +19,9 @@ NOTHING: dict[str, str] = {}
 SETTINGS: dict[str, tuple[str, str, object]] = {
     "data_dir": ("/srv/waku", '"/srv/waku"', Path("/srv/waku")),
     "network_topic": ("/waku/2/rs/16/32", '"/waku/2/rs/16/32"', "/waku/2/rs/16/32"),
+    "archive": ("s3://bucket/archive", '"s3://bucket/archive"', "s3://bucket/archive"),
+    "archive_reads": ("3", "3", 3),
+    "archive_cache_bytes": ("0", "0", 0),
     "listen": ("127.0.0.1:0", '"127.0.0.1:0"', "127.0.0.1:0"),
     "websocket": ("[::1]:8001", '"[::1]:8001"', "[::1]:8001"),
     "advertise": (

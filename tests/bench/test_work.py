@@ -5,12 +5,14 @@ Bounds lie a tenth above what was counted. Whoever makes more work of an envelop
 
 import asyncio
 import random
+import shutil
 import sqlite3
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +94,30 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     return counted
 
 
-async def fill(store: SqliteStore, count: int, *, days: int = DAYS) -> None:
-    """Store so many envelopes, created evenly over the last days."""
-    rng = random.Random(SEED)
-    for rows in history(count, TOPICS, end=int(NOW), span_s=days * DAY_S, rng=rng):
-        await store.put(rows)
+async def fill(path: Path, count: int, days: int) -> None:
+    async with open_store(path) as store:
+        for rows in history(count, TOPICS, end=int(NOW), span_s=days * DAY_S, rng=random.Random(SEED)):
+            await store.put(rows)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, int], Path]:
+    """The folder of a store with so many envelopes, created evenly over so many days."""
+
+    @cache
+    def made(count: int, days: int) -> Path:
+        folder = tmp_path_factory.mktemp("filled")
+        asyncio.run(fill(folder / "store", count, days))
+        return folder
+
+    return made
+
+
+@pytest.fixture
+def stored(request: pytest.FixtureRequest, filled: Callable[[int, int], Path], tmp_path: Path) -> Path:
+    """The store of its parameters, envelopes and days. It is to be made before there is `work`, which slows it."""
+    shutil.copytree(filled(*request.param), tmp_path / "filled")
+    return tmp_path / "filled" / "store"
 
 
 # Taken in
@@ -142,11 +163,10 @@ async def test_envelope_is_hashed_twice_and_its_packet_once(tmp_path: Path, work
     assert work.hashed_bytes <= 3 * len(payload)
 
 
-@pytest.mark.parametrize("stored", [0, 20_000])
-async def test_envelope_costs_as_much_to_store_however_many_there_are(tmp_path: Path, work: Work, stored: int) -> None:
+@pytest.mark.parametrize("stored", [(0, DAYS), (20_000, DAYS)], ids=["0", "20000"], indirect=True)
+async def test_envelope_costs_as_much_to_store_however_many_there_are(stored: Path, work: Work) -> None:
     (payload,) = new_packets(1)
-    async with open_store(tmp_path / "store") as store:
-        await fill(store, stored)
+    async with open_store(stored) as store:
         intake = intake_of(store)
         event = take_of(payload)
         work.begin()
@@ -229,17 +249,17 @@ MOST = {
 looking up topics with an end: a row says of which topic it is, and that with too many is read by itself."""
 
 
-@pytest.mark.parametrize("days", [DAYS, 3 * DAYS])  # what lies outside of the time asked for costs nothing
+# What lies outside of the time asked for costs nothing.
+@pytest.mark.parametrize("stored", [(200 * days, days) for days in (DAYS, 3 * DAYS)], ids=["30", "90"], indirect=True)
 @pytest.mark.parametrize("question", ALONE, ids=lambda question: question.name)
 async def test_envelope_costs_as_much_to_serve_however_many_there_are(
-    tmp_path: Path, work: Work, question: Question, days: int
+    stored: Path, work: Work, question: Question
 ) -> None:
     interest = question.interest(TOPICS, random.Random(SEED))
     requester = RequestLimiter(NO_REQUEST_LIMITS, NO_REQUEST_LIMITS, EMPTY_ALLOWLIST).requester(
         "192.0.2.1", private_key("client").public_key
     )
-    async with open_store(tmp_path / "store") as store:
-        await fill(store, 200 * days, days=days)
+    async with open_store(stored) as store:
         delivery = Delivery(store, DeliverySettings(b"", private_key("node")), Clock(), metrics=Metrics())
         client = Client()
         work.begin()

@@ -1,13 +1,24 @@
-"""Everything about sockets runs on both event loops, and a test that is `quick` waits for nobody."""
+"""What has to do with sockets runs on both event loops, and a test that is `quick` waits for nobody."""
 
 import logging
 
 import pytest
 
 from tests.catchup.running import hurry
-from tests.loops import on_both_loops as pytest_asyncio_loop_factories
+from tests.loops import on_both_loops_in
 
-__all__ = ["pytest_asyncio_loop_factories"]
+pytest_asyncio_loop_factories = on_both_loops_in(
+    "test_catchup.py",
+    "test_command.py",
+    "test_comparing.py",
+    "test_daemon.py",
+    "test_failures.py",
+    "test_killed.py",
+    "test_lies.py",
+    "test_restarts.py",
+    "test_source.py",
+    "test_sources.py",
+)
 
 
 @pytest.fixture

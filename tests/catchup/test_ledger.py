@@ -372,3 +372,14 @@ def test_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path) -> N
 
     with pytest.raises(CatchupError, match=r"cannot read .*sync\.json"):
         open_ledger(tmp_path)
+
+
+def test_only_missed_times_that_some_source_owes_are_awaited(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    ledger.note_missed(Range(100, 200))
+    ledger.note_missed(Range(1000, 2000))
+    assert ledger.awaited == []
+
+    ledger.account(ONE).add(Range(150, 160))
+
+    assert ledger.awaited == [Range(100, 200)]

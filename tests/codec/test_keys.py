@@ -1,3 +1,4 @@
+import coincurve
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,8 @@ from mailserver.codec.keys import (
     NodeId,
     PrivateKey,
     check_public_key,
+    compress,
+    decompress,
     recover,
 )
 from mailserver.errors import DecodeError
@@ -237,3 +240,22 @@ def test_random_text_is_refused_as_an_enode_url_wherever_it_stands(text: str) ->
         except DecodeError:
             continue
         assert Enode.parse(str(enode)) == enode
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_compressed_key_is_the_same_key(number: int) -> None:
+    public_key = PrivateKey(number.to_bytes(32, "big")).public_key
+
+    compressed = compress(public_key)
+
+    assert compressed == coincurve.PublicKey(b"\x04" + public_key).format(compressed=True)
+    assert decompress(compressed) == public_key
+
+
+@pytest.mark.parametrize(
+    "compressed",
+    [b"", b"\x02" + bytes(31), b"\x02" + bytes(33), b"\x04" + b"\x11" * 32, b"\x02" + b"\xff" * 32, b"\x04" + G],
+)
+def test_what_is_no_compressed_key_is_refused(compressed: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decompress(compressed)

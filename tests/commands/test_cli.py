@@ -507,6 +507,29 @@ def test_daemon_rarely_looks_for_garbage_and_its_threads_soon_hand_over(command:
     assert done.stdout.split() == ["True", "True", "True"]
 
 
+@pytest.mark.parametrize(
+    ("variables", "allocator"), [({}, "jemalloc"), ({"ARROW_DEFAULT_MEMORY_POOL": "system"}, "system")]
+)
+def test_pyarrow_allocates_in_the_daemon_as_costs_least_memory(variables: dict[str, str], allocator: str) -> None:
+    program = (
+        "import sys, uvloop; uvloop.run = lambda daemon: daemon.close();"
+        "from mailserver.commands.cli import main; main(['run']); before = 'pyarrow' in sys.modules;"
+        "import pyarrow; print(before, pyarrow.default_memory_pool().backend_name)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
+
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    assert done.stdout.split() == ["False", allocator]
+
+
 def test_gateway_says_what_to_install_and_other_commands_do_not_need_it() -> None:
     gateway, enode = (
         subprocess.run(

@@ -13,6 +13,9 @@ class Client:
     async def wait_turn(self, size: int) -> None:
         self.turns.append(size)
 
+    async def drain(self) -> None:
+        """It has read all that it was sent."""
+
     def send(self, code: Code, payload: bytes) -> None:
         self.sent.append((code, payload))
         assert len(self.turns) >= len(self.sent)

@@ -3,6 +3,7 @@
 from prometheus_client.exposition import generate_latest
 
 from mailserver.metrics.gateway import Asked, Bridging, Ending, GatewayCollector, GatewayFigures, GatewayMetrics
+from mailserver.metrics.labels import ArchiveRead
 
 FIGURES = GatewayFigures(
     clients={"tcp": 2, "ws": 3},
@@ -11,6 +12,7 @@ FIGURES = GatewayFigures(
     criteria=6,
     unread_bytes=7,
     unindexed=8,
+    unindexed_periods=11,
     is_connected=True,
     feed_missed=9,
     refused_connections={"per_address": 10},
@@ -37,6 +39,7 @@ def test_state_is_read_when_somebody_asks() -> None:
         "gateway_criteria 6.0",
         "gateway_unread_bytes 7.0",
         "gateway_unindexed_envelopes 8.0",
+        "gateway_unindexed_archive_periods 11.0",
         "gateway_connected 1.0",
         "gateway_feed_missed_envelopes_total 9.0",
         'gateway_refused_connections_total{reason="per_address"} 10.0',
@@ -51,6 +54,8 @@ def test_what_is_counted_where_it_happens_is_there_from_the_start() -> None:
         assert f'gateway_sent_messages_total{{result="{each.value}"}} 0.0' in lines
     for ending in Ending:
         assert f'gateway_ended_connections_total{{reason="{ending.value}"}} 0.0' in lines
+    for use in ArchiveRead:
+        assert f'gateway_archive_row_groups_total{{what="{use.value}"}} 0.0' in lines
     assert "gateway_pushes_total 0.0" in lines
     assert "gateway_dropped_pushes_total 0.0" in lines
 
@@ -62,4 +67,4 @@ def test_no_label_says_who_or_about_what() -> None:
 
     labels = {name for family in metrics.registry.collect() for sample in family.samples for name in sample.labels}
 
-    assert labels == {"protocol", "code", "transport", "reason", "result", "le"}
+    assert labels == {"protocol", "code", "transport", "reason", "result", "le", "what", "cache"}

@@ -192,6 +192,7 @@ def test_json_has_all_of_it(store: Path, capsys: pytest.CaptureFixture[str]) -> 
             "archive": {"faults": 0, "lost_rows": 0, "quarantined_rows": 0, "miscounted_rows": 0},
             "merge": {"state": "never"},
             "verify": {"state": "never"},
+            "communities": {"state": "never"},
         }
     ]
 

@@ -61,6 +61,9 @@ def test_defaults_are_those_of_the_nightly_run() -> None:
         "keep_open_day": None,
         "partition_by": None,
         "prefix_digits": None,
+        "communities": None,
+        "settle_hours": "1",
+        "range_days": "7",
     }
 
 
@@ -84,6 +87,9 @@ def test_every_option_is_read_from_the_environment() -> None:
         SPARK_EXPORT_KEEP_OPEN_DAY="True",
         SPARK_EXPORT_PARTITION_BY="topic-prefix",
         SPARK_EXPORT_PREFIX_DIGITS="2",
+        SPARK_EXPORT_COMMUNITIES="/data/communities",
+        SPARK_EXPORT_SETTLE_HOURS="0.5",
+        SPARK_EXPORT_RANGE_DAYS="0.25",
     )
 
     assert vars(arguments) == {
@@ -105,6 +111,9 @@ def test_every_option_is_read_from_the_environment() -> None:
         "keep_open_day": True,
         "partition_by": "topic-prefix",
         "prefix_digits": "2",
+        "communities": "/data/communities",
+        "settle_hours": "0.5",
+        "range_days": "0.25",
     }
 
 
@@ -238,3 +247,8 @@ def test_due_times_are_utc(expression: str, after: str, due: str, monkeypatch: p
         return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
     assert next_due(expression, seconds(after)) == seconds(due)
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "nan", "31", "long"])
+def test_range_is_a_month_at_most(days: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"{days!r} is not a number of days above 0, up to 30" in refused(capsys, [*NEEDED, "--range-days", days])

@@ -21,7 +21,10 @@ from mailserver.archive.faults import FaultKind
 from mailserver.archive.holdings import check_day
 from mailserver.archive.layout import PartitionBy
 from mailserver.archive.paths import index_of
+from mailserver.data_dir.folder import load_or_make_key
+from mailserver.store.interface import Query
 from mailserver.store.sqlite.handoff import read_archived, write_archived
+from mailserver.waku.bloom import FULL_INTEREST
 from spark_export.acknowledgement import acknowledge
 from spark_export.errors import ArchiveGone
 from spark_export.inspection import read_contents
@@ -29,6 +32,7 @@ from spark_export.merge import merge
 from spark_export.read import read_archive
 from spark_export.report import gather
 from spark_export.verify import verify
+from tests.integration.daemons import run_command, running_daemon
 from tests.s3 import FakeS3, fake_s3
 from tests.spark_export.samples import (
     COLUMNS,
@@ -48,6 +52,7 @@ from tests.spark_export.samples import (
     rows_of,
     tree,
 )
+from tests.store.samples import EVER, answer, raws
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -256,6 +261,44 @@ def test_run_that_gets_sigkill_is_done_by_the_next(spark: SparkSession, s3: Fake
     assert compact_into(spark, url, store, now=NOW, run="run-2").damage == ""
     assert {record.run for record in Archive(BucketFiles(s3.root)).records().values()} == {"run-1-0"}
     assert read_archive(spark, url).count() == 24
+
+
+def number_after(word: str, line: str) -> int:
+    """The number that a line of the log has after this."""
+    return int(line.partition(word)[2].partition(" ")[0])
+
+
+def test_daemon_prunes_and_answers_from_the_bucket_that_the_job_wrote(
+    spark: SparkSession, s3: FakeS3, store: Path
+) -> None:
+    everything = [one for day in range(4) for one in envelopes(12, day=DAY + day, first=100 * day)]
+    put(store, everything)
+    load_or_make_key(store.parent)
+    compact_into(spark, s3.url.replace("s3:", "s3a:"), store, now=NOW)
+
+    with running_daemon(store.parent, "--archive", s3.url, "--retention-days", "2") as daemon:
+        daemon.wait_for_line("history is answered from the archive, too")
+        pruned = daemon.wait_for_line("pruned envelopes=")
+        ask = ("request", daemon.enode, "--from", 1, "--all", "--limit", 7, "--format", "raw")
+        found = run_command(*ask)
+        of_topic = run_command(*ask, "--topic", "0x" + NEWS.hex())
+        with s3.denying():
+            denied = run_command(*ask)
+        again = run_command(*ask)
+        daemon.wait_for_line("request outcome=failed")
+        log = daemon.log
+
+    newest_first = answer(everything, Query(*EVER, FULL_INTEREST))
+    gone = number_after("envelopes=", pruned)
+    assert gone >= 12
+    assert found.stdout.split() == [raw.hex() for raw in raws(newest_first)], found.stderr + log
+    assert of_topic.stdout.split() == [one.raw.hex() for one in newest_first if one.topic == NEWS]
+    assert "the store could not answer" in denied.stderr
+    (told,) = (line for line in log.splitlines() if "archive cannot be read error=" in line)
+    assert "ACCESS_DENIED" in told
+    assert again.stdout == found.stdout
+    archived = sum(number_after("archived=", line) for line in log.splitlines() if "archived=" in line)
+    assert archived >= 2 * gone  # both times
 
 
 def test_worker_without_credentials_is_told_in_one_line(

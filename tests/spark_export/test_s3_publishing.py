@@ -13,14 +13,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from mailserver.archive.access.bucket import BucketFiles
 from mailserver.archive.archive import Archive
-from mailserver.archive.days import month_of
+from mailserver.archive.days import day_name, month_of
 from mailserver.archive.errors import ArchiveError
 from mailserver.archive.faults import FaultKind
 from mailserver.archive.files import LocalFiles
+from mailserver.archive.fingerprint import Fingerprint
 from mailserver.archive.layout import Layout, PartitionBy
-from mailserver.archive.manifest import DayRecord, PeriodRecord
-from mailserver.archive.paths import directory_of, index_of
+from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord, encode_record
+from mailserver.archive.paths import directory_of, index_of, record_of
 from spark_export.errors import ExportCheckFailed
 from spark_export.inspection import names_and_sizes
 from spark_export.pieces import FileRows, Piece, Source, StoreRows
@@ -140,9 +142,14 @@ def rows_in(content: bytes) -> list[str]:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
-    with fake_s3(monkeypatch) as s3:
-        yield World(s3, tmp_path)
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeS3]:
+    with fake_s3(monkeypatch) as fake:
+        yield fake
+
+
+@pytest.fixture
+def world(s3: FakeS3, tmp_path: Path) -> World:
+    return World(s3, tmp_path)
 
 
 def late_rows(world: World) -> Change:
@@ -285,3 +292,45 @@ def test_run_that_wakes_up_amidst_another_loses_no_row(world: World) -> None:
     faults = names_and_sizes(world.archive(), world.archive().records())
     assert {fault.kind for fault in faults} == {FaultKind.UNRECORDED}  # of run-3: the next run takes their rows in
     assert all("run-3" in fault.file for fault in faults)
+
+
+def hold_days(s3: FakeS3, count: int) -> dict[str, PeriodRecord]:
+    """Have a bucket hold as many days, each with two files and an index."""
+    objects: dict[str, bytes] = {}
+    records: dict[str, PeriodRecord] = {}
+    for day in range(DAY - count, DAY):
+        period = day_name(day)
+        files = tuple(FileRecord(f"topic_prefix={digit}/part-run-1.parquet", 5, 3) for digit in "9f")
+        said = DayRecord(Fingerprint(6, 10, 0), 0, 0, {"ab" * 16: 6}, 0)
+        record = records[period] = PeriodRecord(period, "run-1", {day: said}, files)
+        objects |= {f"{directory_of(period)}/{file.path}": b"PAR1." for file in files}
+        objects |= {record_of(period): encode_record(record).encode(), index_of(period, "run-1"): b"index"}
+    s3.hold(objects)
+    return records
+
+
+def listings(s3: FakeS3, since: int) -> int:
+    return sum(one.startswith("GET") and one.strip("/").endswith(s3.bucket) for one in s3.asked[since:])
+
+
+def test_files_of_a_year_are_compared_by_a_listing_of_all(s3: FakeS3) -> None:
+    records = hold_days(s3, 365)
+    archive, since = Archive(BucketFiles(s3.root)), len(s3.asked)
+
+    assert names_and_sizes(archive, records) == []
+
+    objects = len(s3.objects())
+    assert len(s3.asked) - since == listings(s3, since) <= -(-objects // 1000) + 2  # what is at the top, second names
+
+
+def test_repair_lists_no_more_for_more_days(s3: FakeS3) -> None:
+    found = []
+    for days in (2, 20):
+        hold_days(s3, days)
+        before, since = s3.objects(), len(s3.asked)
+
+        WritableArchive(S3Storage(s3.root)).repair()
+
+        assert s3.objects() == before
+        found.append(listings(s3, since))
+    assert found[0] == found[1]

@@ -1,5 +1,6 @@
 """`spark-export schedule` and `now`, without Spark: when a run is made, one at a time, and how it is ended."""
 
+import argparse
 import asyncio
 import logging
 import signal
@@ -13,7 +14,9 @@ import pytest
 from mailserver.handoff.last_run import Compaction
 from mailserver.store.sqlite.handoff import compaction_file, write_compaction
 from spark_export import schedule as schedule_module
-from spark_export.schedule import Job, Run, run_by, run_once, waiting
+from spark_export.options import NIGHTLY_OPTIONS, complete
+from spark_export.schedule import Job, Run, nightly, run_by, run_once, waiting
+from tests.community.owner.samples import made_in
 from tests.spark_export.samples import DAY, DAY_S, envelopes, put
 from tests.waiting import DEADLINE_S, until
 
@@ -418,3 +421,47 @@ def test_store_that_is_not_there_yet_is_no_cause_for_alarm(tmp_path: Path, caplo
 
     assert waiting([tmp_path / "mailserver.db"], TONIGHT) == TONIGHT
     assert [(record.levelname, record.msg) for record in caplog.records] == [("INFO", "no store yet store=%s")]
+
+
+# Communities
+
+
+@pytest.fixture
+def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program that takes the place of Python, and writes down which commands it was to run."""
+    program, ran = tmp_path / "program", tmp_path / "ran"
+    program.write_text(f'#!/bin/sh\necho "$3" >> "{ran}"\n')
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    return ran
+
+
+def nightly_of(tmp_path: Path, *flags: str) -> int:
+    parser = argparse.ArgumentParser()
+    for option in NIGHTLY_OPTIONS:
+        option.add_to(parser)
+    arguments = parser.parse_args(["--store", str(tmp_path / "s.db"), "--archive", str(tmp_path / "archive"), *flags])
+    complete(parser, arguments, NIGHTLY_OPTIONS, {})
+    return nightly(arguments)
+
+
+def test_history_archives_are_made_after_the_compaction_if_there_are_communities(tmp_path: Path, night: Path) -> None:
+    communities = tmp_path / "communities"
+    assert nightly_of(tmp_path, "--communities", str(communities)) == 0
+    made_in(communities)
+
+    assert nightly_of(tmp_path, "--communities", str(communities)) == 0
+    assert nightly_of(tmp_path) == 0
+
+    assert night.read_text().split() == ["compact", "compact", "communities", "compact"]
+
+
+def test_folder_of_communities_that_cannot_be_read_is_left_to_the_run(
+    tmp_path: Path, night: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "communities").write_text("")
+
+    assert nightly_of(tmp_path, "--communities", str(tmp_path / "communities")) == 0
+
+    assert night.read_text().split() == ["compact", "communities"]
+    assert any("communities unknown" in record.message for record in caplog.records)

@@ -14,6 +14,7 @@ from mailserver.archive.index.check import check_index
 from mailserver.archive.layout import Layout, PartitionBy
 from mailserver.archive.manifest import PeriodRecord
 from mailserver.archive.paths import index_of, staged_data
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from spark_export import writing
 from spark_export.errors import ExportCheckFailed
 from spark_export.parquet_file import ROWS as COLUMNS
@@ -204,14 +205,14 @@ def test_index_of_a_period_is_of_the_files_of_all_its_pieces(archive: Path, stor
 
     assert written == together([one.found for one in pieces])
     name = index_of(FIRST, "run-1")
-    record = PeriodRecord(FIRST, "run-1", {}, written.files, index=index_record)
+    record = PeriodRecord(FIRST, "run-1", {}, written.files, index=index_record, network_topic=DEFAULT_NETWORK_TOPIC)
     with (archive / name).open("rb") as index:
         check_index(index, record, lambda path: (data_of(archive) / f"date={FIRST}" / path).open("rb"))
 
     # From the files alone it is the same.
     before = (archive / name).read_bytes()
     (data_of(archive) / f"date={FIRST}").rename(archive / f"date={FIRST}")
-    again = [index_piece(job(archive, layout, "again"), one) for one in pieces_of_files(record)]
+    again = [index_piece(job(archive, layout, "again"), one, has_muids=True) for one in pieces_of_files(record)]
     found = write_period_index(TaskFiles(job(archive).url), job(archive, layout, "again"), FIRST, "run-1", again)
     assert found == index_record
     assert (archive / name).read_bytes() == before

@@ -48,6 +48,9 @@ READS_AT_ONCE = 16
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 """The environment variables that name an endpoint; pyarrow's client knows all others itself."""
 
+AUTHORITIES = "AWS_CA_BUNDLE"
+"""The variable that names a file of certificate authorities, for an endpoint whose certificate no public one signed."""
+
 _NO_ANSWER = "NETWORK_CONNECTION"
 """What pyarrow's client says where S3 has not answered."""
 
@@ -220,6 +223,7 @@ def connect(patience: Patience) -> pafs.S3FileSystem:
     """Make a client, as the environment says. It asks for nothing yet, except perhaps for credentials."""
     return pafs.S3FileSystem(
         endpoint_override=endpoint(os.environ),
+        tls_ca_file_path=os.environ.get(AUTHORITIES) or None,
         connect_timeout=patience.connect_s,
         request_timeout=patience.silence_s,
         retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=patience.attempts),

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mailserver.archive.errors import ArchiveFault
-from mailserver.archive.index.layout import Entry
-from mailserver.archive.index.reader import PeriodIndex, check_header, read_directory, read_fragment
+from mailserver.archive.index.id_sums import EachOnce, encode_sums, sums_of, together
+from mailserver.archive.index.layout import Entry, Table
+from mailserver.archive.index.reader import PeriodIndex, check_header, read_directory, read_fragment, read_heads
 from mailserver.archive.index.writer import FragmentWriter, RowGroupColumns
-from mailserver.archive.manifest import PeriodRecord
+from mailserver.archive.manifest import PeriodRecord, SumsRecord
 from mailserver.waku.envelope import Topic
 
 _MAGIC = b"PAR1"
@@ -35,9 +36,16 @@ def check_index(index: BinaryIO, record: PeriodRecord, open_file: OpenFile) -> N
     check_header(index)
     directory = read_directory(index, record.index)
     check_paths(directory, {file.path: file.rows for file in record.files}.items())
-    for path, entry in directory.entries.items():
+    sums, each_once = [], EachOnce()
+    for path, entry in sorted(directory.entries.items()):
         with open_file(path) as file:
             check_fragment(index, entry, file)
+            if record.index.sums is not None:
+                sums.append(sums_in(file))
+                (head,) = read_heads(index, [entry])
+                each_once.add(path, head, read_fragment(index, entry))
+    if record.index.sums is not None:
+        _check_sums(index, record.index.sums, record.network_topic, together(sums), each_once=each_once.holds)
 
 
 def check_paths(directory: PeriodIndex, files: Collection[tuple[str, int]]) -> None:
@@ -96,6 +104,31 @@ def topic_of(path: str) -> Topic | None:
     if not re.fullmatch(r"0x[0-9a-f]{8}", value):
         raise ArchiveFault(f"{path} is of no topic")
     return Topic(bytes.fromhex(value[2:]))
+
+
+def sums_in(file: BinaryIO) -> Table:
+    """The sums of ids of a Parquet file whose rows have MUIDs: `id_sums.MINUTE`.
+
+    Raises:
+        ArchiveFault: it is no such file, or cannot be read.
+    """
+    try:
+        with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
+            numbers = range(parquet.metadata.num_row_groups)
+            groups = (parquet.read_row_group(one, columns=["created", "muid"], use_threads=False) for one in numbers)
+            return together([sums_of(group["created"], group["muid"]) for group in groups])
+    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
+        raise ArchiveFault(f"its ids cannot be added up: {error}") from error
+
+
+def _check_sums(
+    index: BinaryIO, record: SumsRecord, network_topic: str | None, minutes: Table, *, each_once: bool
+) -> None:
+    """Compare the sums of an index with those of the files."""
+    head, rows = encode_sums(network_topic or "", minutes, each_once=each_once)
+    index.seek(record.at)
+    if record.bytes != len(head) or index.read(len(head) + len(rows)) != head + rows:
+        raise ArchiveFault("the index has other sums of ids than the files")
 
 
 def _footer(file: BinaryIO) -> bytes:

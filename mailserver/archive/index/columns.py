@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
+Numbers32 = np.ndarray[tuple[int], np.dtype[np.uint32]]
 Bytes = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 

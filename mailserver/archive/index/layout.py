@@ -3,6 +3,7 @@
     header       magic, version
     bulk         of each file one after the other: the keys of its rows, its hashes in order; read by seeking
     heads        of each file one after the other: its row groups, its topics, its footer; kept in memory by readers
+    sums         of the ids of all envelopes, by time of creation (`id_sums`); the period's record says where
     directory    an entry for each file: where its head and its bulk are, and what they span; the paths; the trailer
 
 One file's head and bulk are a fragment, which whoever writes the file makes by itself. An index is put together from

@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from mailserver.archive.errors import ArchiveFault
-from mailserver.archive.index.columns import Bytes, Numbers
+from mailserver.archive.index.columns import Bytes, Numbers, Numbers32
 from mailserver.archive.index.layout import (
     BLOCK_ENTRIES,
     DIGEST_BYTES,
@@ -41,7 +41,7 @@ class RowKeys(NamedTuple):
     """The keys of a row group, in columns: a row each, in its order."""
 
     created: Numbers
-    sizes: Numbers
+    sizes: Numbers | Numbers32
     hashes: Bytes
 
 
@@ -121,7 +121,7 @@ def read_keys(file: BinaryIO, place: KeysPlace) -> RowKeys:
     sizes_at, hashes_at = 8 * place.rows, 12 * place.rows
     return RowKeys(
         np.frombuffer(content, "<i8", place.rows).astype(np.int64, copy=False),
-        np.frombuffer(content, "<u4", place.rows, sizes_at).astype(np.int64),
+        np.frombuffer(content, "<u4", place.rows, sizes_at).astype(np.uint32, copy=False),
         np.frombuffer(content, np.uint8, -1, hashes_at).reshape(place.rows, HASH_BYTES),
     )
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.index.columns import Bytes, Numbers, bytes_of, numbers_of
+from mailserver.archive.index.id_sums import EachOnce, encode_sums
 from mailserver.archive.index.layout import (
     BLOCK,
     BLOCK_ENTRIES,
@@ -26,7 +27,7 @@ from mailserver.archive.index.layout import (
     encode_directory,
     encode_fragment,
 )
-from mailserver.archive.manifest import IndexRecord
+from mailserver.archive.manifest import IndexRecord, SumsRecord
 from mailserver.waku.envelope import HASH_BYTES, MAX_U32, TOPIC_BYTES
 
 _PARQUET_MAGIC_BYTES = 4
@@ -142,7 +143,7 @@ def footer_of(metadata: pq.FileMetaData) -> bytes:
 
 
 class IndexWriter:
-    """Puts an index together: add the fragments of all files of a period, then finish.
+    """Puts an index together: add the fragments of all files of a period by their paths, in order, then finish.
 
     It takes the memory of the heads, about a thousandth of the Parquet files.
     """
@@ -153,6 +154,7 @@ class IndexWriter:
         self._at = 0
         self._heads: list[bytes] = []
         self._entries: list[Entry] = []
+        self._each_once = EachOnce()
         self._put(HEADER)
 
     def add(self, path: str, fragment: bytes) -> None:
@@ -178,19 +180,32 @@ class IndexWriter:
             created=head.created,
             digest=sha256(content).digest(),
         )
+        self._each_once.add(path, head, fragment)
         self._entries.append(entry)
         self._heads.append(content)
         self._put(fragment[head.head_bytes :])
 
-    def finish(self) -> IndexRecord:
-        """Write the heads and the directory; return what the period's record says of the index."""
+    def finish(self, sums: tuple[str, Table] | None = None) -> IndexRecord:
+        """Write the heads, the sums and the directory; return what the period's record says of the index.
+
+        Args:
+            sums: the network topic of the ids of the period's envelopes, and their sums (`id_sums.MINUTE`); None for an
+                index without any.
+        """
         heads_at = self._at
         for head in self._heads:
             self._put(head)
+        sums_record = None if sums is None else self._put_sums(*sums)
         entries = [entry._replace(head_at=heads_at + entry.head_at) for entry in self._entries]
         end = encode_directory(entries, self._at)
         self._put(end)
-        return IndexRecord(self._at, sha256(end).hexdigest())
+        return IndexRecord(self._at, sha256(end).hexdigest(), sums_record)
+
+    def _put_sums(self, network_topic: str, minutes: Table) -> SumsRecord:
+        head, rows = encode_sums(network_topic, minutes, each_once=self._each_once.holds)
+        record = SumsRecord(self._at, len(head), sha256(head).hexdigest())
+        self._put(head + rows)
+        return record
 
     def _put(self, content: bytes) -> None:
         self._write(content)

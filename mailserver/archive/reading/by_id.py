@@ -16,6 +16,7 @@ import numpy as np
 
 from mailserver.archive.index.columns import Numbers
 from mailserver.archive.reading.catalog import Period
+from mailserver.archive.reading.id_sums import Span
 from mailserver.archive.reading.page import WINDOW_BYTES
 from mailserver.archive.reading.reader import PaidReader
 from mailserver.archive.reading.row_groups import RowGroup
@@ -100,19 +101,22 @@ class ItemsOfTime:
 
 
 async def newest_items(
-    reader: PaidReader, periods: Sequence[Period], network_topic: str, lower: int, upper: int, most: int
+    reader: PaidReader, periods: Sequence[Period], network_topic: str, times: Sequence[Span], most: int
 ) -> ItemsOfTime:
-    """Make the ids of the newest envelopes of a time, of whole seconds.
+    """Make the ids of the newest envelopes of some times, of whole seconds.
 
     Args:
         periods: the archive's periods.
-        lower, upper: Unix seconds, inclusive.
+        times: one or more, in order. Each row group is read once for all of them; those of several take memory for each
+            of their seconds.
         most: about how many envelopes at most; all of one second come together.
     Raises:
         ArchiveError: the archive cannot be read.
     """
+    lower, upper = times[0][0], times[-1][1]
+    seconds = None if len(times) == 1 else np.concatenate([np.arange(first, last + 1) for first, last in times])
     query = Query(lower, upper, FULL_INTEREST)
-    matches = (await search(reader, periods, query, most, above=None, goes_on=always)).matches
+    matches = (await search(reader, periods, query, most, above=None, goes_on=always, seconds=seconds)).matches
     if len(matches) == most:
         lower = matches[-1].created  # the first second that may not be whole
         if matches[0].created > lower:
@@ -123,7 +127,7 @@ async def newest_items(
             matches = (await search(reader, periods, query, ANY_NUMBER, above=None, goes_on=always)).matches
     matches.sort(key=_where)  # so that each row group is read once
     items: dict[bytes, Match] = {}
-    for some in _windows(matches):
+    for some in windows(matches):
         named = zip(await _items(reader, network_topic, some), some, strict=True)
         items |= {item: match for item, match in named if item is not None}
     return ItemsOfTime(lower, items)
@@ -137,7 +141,7 @@ async def _walk(
     query = Query(look.lower, look.upper, FULL_INTEREST)
     while wanted:
         page = await search(reader, [period], query, MATCHES_AT_ONCE, above=None, goes_on=goes_on, seconds=look.seconds)
-        for some in _windows(page.matches):
+        for some in windows(page.matches):
             if not goes_on(reader.work):
                 raise RangeTooWide
             for match, item in zip(some, await _items(reader, network_topic, some), strict=True):
@@ -176,7 +180,7 @@ def _where(match: Match) -> tuple[str, int, int]:
     return match.group.file.names[0], match.group.number, match.row
 
 
-def _windows(matches: Sequence[Match]) -> Iterator[list[Match]]:
+def windows(matches: Sequence[Match]) -> Iterator[list[Match]]:
     """Matches in parts of WINDOW_BYTES, or of one that is longer."""
     some: list[Match] = []
     total = 0

@@ -17,6 +17,7 @@ import numpy as np
 from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.files import ReadableFiles
 from mailserver.archive.index.check import check_paths
+from mailserver.archive.index.columns import Numbers32
 from mailserver.archive.index.layout import Entry, Head
 from mailserver.archive.index.reader import PeriodIndex, keys_place, read_directory, read_heads, read_keys
 from mailserver.archive.manifest import IndexRecord
@@ -25,11 +26,11 @@ from mailserver.archive.reading.scan import Candidate, Wanted, matcher_of
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import TOPIC_BYTES, Topic
 
-Numbers32 = np.ndarray[tuple[int], np.dtype[np.uint32]]
 Rows = np.ndarray[tuple[int], np.dtype[Any]]
 
 _GROUP_BYTES = 400
-"""About how much memory a row group takes in addition to the head."""
+_FILE_BYTES = 3000
+"""About how much memory a row group, and a file, take in addition to the head."""
 
 
 class IndexUnusable(ArchiveFault):
@@ -66,7 +67,8 @@ class IndexedFile:
     @property
     def memory_bytes(self) -> int:
         """About how many bytes of memory this takes."""
-        return self.head.head_bytes + 12 * len(self.topics) + _GROUP_BYTES * len(self.head.groups)
+        copies = len(self.head.footer) + 12 * len(self.topics)
+        return self.head.head_bytes + copies + _GROUP_BYTES * len(self.head.groups) + _FILE_BYTES
 
     def group(self, number: int) -> RowGroup:
         """Return a row group; the same object each time."""
@@ -143,7 +145,7 @@ def read_index(index: IndexFile, files: Mapping[str, int]) -> PeriodIndex:
     Raises:
         IndexUnusable: it cannot be read, is damaged, or is of other files.
     """
-    with _opened(index.files, index.name) as file:
+    with index_opened(index.files, index.name) as file:
         directory = read_directory(file, index.record)
         check_paths(directory, files.items())
         return directory
@@ -155,7 +157,7 @@ def read_files(index: IndexFile, some: Sequence[tuple[DataFile, Entry]]) -> list
     Raises:
         IndexUnusable: it cannot be read, or is damaged.
     """
-    with _opened(index.files, index.name) as file:
+    with index_opened(index.files, index.name) as file:
         heads = read_heads(file, [entry for _, entry in some])
     return [IndexedFile(data, index, entry, head) for (data, entry), head in zip(some, heads, strict=True)]
 
@@ -168,7 +170,7 @@ def read_indexed_keys(
     Raises:
         IndexUnusable: it cannot be read, or is damaged.
     """
-    with _opened(files, name) as file:
+    with index_opened(files, name) as file:
         for group in groups:
             assert group.indexed is not None
             keys = read_keys(file, group.indexed.place)
@@ -210,7 +212,7 @@ def _common(topics: Numbers32, wanted: Numbers32) -> Rows:
 
 
 @contextmanager
-def _opened(files: ReadableFiles, name: str) -> Iterator[BinaryIO]:
+def index_opened(files: ReadableFiles, name: str) -> Iterator[BinaryIO]:
     """Open an index. Every fault from here on is an IndexUnusable that names the index."""
     try:
         with files.opened(name) as file:

@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from mailserver.archive.errors import ArchiveError
-from mailserver.archive.reading.reader import PaidReader, SharedArchive
+from mailserver.archive.reading.paid import SharedArchive
+from mailserver.archive.reading.reader import PaidReader
 from mailserver.archive.reading.row_groups import FileGone, RowGroup
 from mailserver.archive.reading.scan import Match, Matches
 from mailserver.errors import StoreError

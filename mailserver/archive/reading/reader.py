@@ -3,29 +3,28 @@
 import asyncio
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import TypeVar
 
 import pyarrow.parquet as pq
 
 from mailserver.archive.errors import ArchiveError
+from mailserver.archive.index.columns import Numbers32
 from mailserver.archive.index.reader import PeriodIndex
-from mailserver.archive.reading.cache import ByteCache
-from mailserver.archive.reading.catalog import Catalog, Period, PeriodFiles, PlacedFile
+from mailserver.archive.reading.catalog import Period, PeriodFiles, PlacedFile
 from mailserver.archive.reading.indexed import (
     IndexedFile,
     IndexFile,
     IndexGone,
     IndexUnusable,
-    Numbers32,
     candidates_of,
     read_files,
     read_index,
     read_indexed_keys,
 )
+from mailserver.archive.reading.paid import PaidReads, SharedArchive
 from mailserver.archive.reading.reads import (
     INDEX,
     INDEX_FILE,
@@ -33,7 +32,6 @@ from mailserver.archive.reading.reads import (
     RECORD_FILE,
     STEP,
     STEP_WORK,
-    ArchiveReads,
     footer_work,
     keys_work,
     raws_work,
@@ -42,7 +40,6 @@ from mailserver.archive.reading.row_groups import GroupKeys, RowGroup, parsed, r
 from mailserver.archive.reading.scan import Candidate, Match, Wanted, first, matches
 from mailserver.archive.reading.topic_order import TopicOrder
 from mailserver.metrics.labels import ArchiveRead
-from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import Payer
 from mailserver.waku.bloom import Matcher
 from mailserver.waku.envelope import EnvelopeHash, Topic
@@ -51,40 +48,10 @@ FOOTERS_AT_ONCE = 64
 VERIFIED_AT_ONCE = 16 * 1024 * 1024
 """How many files, or bytes of files, are verified in one step: about 10 ms, unless a single file has more bytes."""
 
-_FILE_BYTES = 500
 _ROW_GROUP_BYTES = 400
 _ENTRY_BYTES = 600
 _PARSED_FACTOR = 10
 """About how many bytes of memory each takes. A parsed footer takes `_PARSED_FACTOR` times its length."""
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class SharedArchive:
-    """What all requests to one archive share. `on_slow` is called with the cause when an index cannot be used."""
-
-    catalog: Catalog
-    reads: ArchiveReads
-    cache: ByteCache[object]
-    metrics: Metrics
-    on_slow: Callable[[str], None]
-
-    def kept(self, key: object, kind: type[T]) -> T | None:
-        """Return the value that the cache has under this key; None if it has none of this kind."""
-        value = self.cache.get(key)
-        (self.metrics.archive_cache_misses if value is None else self.metrics.archive_cache_hits).inc()
-        return value if isinstance(value, kind) else None
-
-    def keep(self, key: object, value: object, size: int) -> None:
-        """Put a value of `size` bytes into the cache."""
-        self.cache.put(key, value, size)
-        self.metrics.archive_cache_bytes.set(self.cache.bytes)
-
-    def forget(self, key: object) -> None:
-        """Drop a value from the cache."""
-        self.cache.drop(key)
-        self.metrics.archive_cache_bytes.set(self.cache.bytes)
 
 
 @dataclass(slots=True)
@@ -96,18 +63,12 @@ class _Found:
     read: list[IndexedFile] = field(default_factory=list)
 
 
-class PaidReader:
-    """Reads for one payer, who is charged for it. It is a `mailserver.archive.reading.search.Reader`."""
+class PaidReader(PaidReads):
+    """Reads envelopes and their keys for one payer. It is a `mailserver.archive.reading.search.Reader`."""
 
     def __init__(self, archive: SharedArchive, payer: Payer) -> None:
-        self.work = 0
-        self._archive = archive
-        self._payer = payer
+        super().__init__(archive, payer)
         self._order: TopicOrder | None = None
-
-    async def periods(self) -> tuple[Period, ...]:
-        """Return the archive's periods. The one with the newest envelope comes first."""
-        return await self._run(STEP, self._archive.catalog.periods)
 
     async def row_groups(self, period: Period, wanted: Wanted) -> Sequence[Candidate]:
         """Return the row groups of a period that may have wanted envelopes."""
@@ -241,15 +202,6 @@ class PaidReader:
                 groups += footer
         return [group for group in groups if self._may_have(group, wanted)]
 
-    async def _files(self, period: Period) -> PeriodFiles:
-        known = self._archive.kept(period, PeriodFiles)
-        if known is not None:
-            return known
-        files = await self._run(STEP, lambda: self._archive.catalog.files(period))
-        self._charge(RECORD_FILE * len(files.files))
-        self._archive.keep(period, files, _FILE_BYTES * len(files.files))
-        return files
-
     async def _raws(self, of_groups: Mapping[RowGroup, Sequence[Match]]) -> dict[EnvelopeHash, bytes]:
         known = {group.footer: self._archive.kept(_footer_key(group), pq.FileMetaData) for group in of_groups}
         footers: dict[bytes, pq.FileMetaData] = {footer: kept for footer, kept in known.items() if kept is not None}
@@ -271,14 +223,6 @@ class PaidReader:
             if known[group.footer] is None:
                 self._archive.keep(_footer_key(group), footers[group.footer], _PARSED_FACTOR * len(group.footer))
         return raws
-
-    async def _run(self, work: int, read: Callable[[], T]) -> T:
-        self.work += work
-        return await self._archive.reads.run(work, self._payer, read)
-
-    def _charge(self, work: int) -> None:
-        self.work += work
-        self._payer.charge(work)
 
     def _that_may_have(self, files: Sequence[PlacedFile], wanted: Wanted) -> list[PlacedFile]:
         """Return the files that can have wanted topics. Their directories tell."""

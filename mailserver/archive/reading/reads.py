@@ -15,7 +15,7 @@ from typing import TypeVar
 from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.reading.row_groups import DataFile, RowGroup
 from mailserver.limits.fair_semaphore import FairSemaphore
-from mailserver.metrics.registry import Metrics
+from mailserver.metrics.archive import ArchiveMetrics
 from mailserver.store.interface import Payer
 
 READ_TIMEOUT_S = 8.0
@@ -92,7 +92,7 @@ def _of_bytes(count: int) -> int:
 class ArchiveReads:
     """A fixed number of threads that read."""
 
-    def __init__(self, at_once: int, *, metrics: Metrics) -> None:
+    def __init__(self, at_once: int, *, metrics: ArchiveMetrics) -> None:
         self.at_once = at_once
         self._semaphore = FairSemaphore(at_once)
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="archive-reader")

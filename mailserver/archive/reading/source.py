@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Container, Sequence
 from typing import TypeVar
 
 from mailserver.archive.errors import ArchiveError, ArchiveFault
@@ -10,17 +10,21 @@ from mailserver.archive.files import ReadableFiles
 from mailserver.archive.reading.by_id import ItemsOfTime, find_items, newest_items
 from mailserver.archive.reading.cache import ByteCache
 from mailserver.archive.reading.catalog import Catalog, Period
+from mailserver.archive.reading.id_sums import Span, SumsOfTime, SumsReader
 from mailserver.archive.reading.page import ArchivePage
-from mailserver.archive.reading.reader import PaidReader, SharedArchive
+from mailserver.archive.reading.paid import PaidReads, SharedArchive
+from mailserver.archive.reading.reader import PaidReader
 from mailserver.archive.reading.reads import ArchiveReads
 from mailserver.archive.reading.row_groups import FileGone
 from mailserver.archive.reading.scan import Match
 from mailserver.archive.reading.search import ANY_NUMBER, ArchiveFound, search
+from mailserver.archive.reading.walk import ArchivedEnvelope, Walked, envelopes_of_period, envelopes_of_seconds
 from mailserver.errors import StoreError
-from mailserver.metrics.registry import Metrics
+from mailserver.metrics.archive import ArchiveMetrics
 from mailserver.reconcile.sides import Needed
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, Place, Query, always
 from mailserver.waku.bloom import FULL_INTEREST
+from mailserver.waku.envelope import EnvelopeHash, Topic
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +47,7 @@ class ArchiveSource:
         at_once: int,
         cache_bytes: int,
         is_expected: Callable[[], bool],
-        metrics: Metrics,
+        metrics: ArchiveMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Read an archive.
@@ -111,8 +115,22 @@ class ArchiveSource:
         except ArchiveError as error:
             raise self._failed(error) from error
 
-    async def newest_items(self, network_topic: str, lower: int, upper: int, most: int) -> ItemsOfTime:
-        """Make the ids of the newest envelopes of a time: see `by_id.newest_items`.
+    async def sums(self, network_topic: str, lower: int, upper: int, *, by_minute: bool) -> SumsOfTime:
+        """Say what there is of a time by the sums of ids: see `id_sums.SumsReader`.
+
+        Raises:
+            StoreError: the archive cannot be read.
+        """
+        reader = SumsReader(self._archive, OURSELVES)
+        try:
+            return await self._on_periods(
+                reader, lambda periods: reader.of_time(periods, network_topic, lower, upper, by_minute=by_minute)
+            )
+        except ArchiveError as error:
+            raise self._failed(error) from error
+
+    async def newest_items(self, network_topic: str, times: Sequence[Span], most: int) -> ItemsOfTime:
+        """Make the ids of the newest envelopes of some times: see `by_id.newest_items`.
 
         Raises:
             StoreError: the archive cannot be read.
@@ -120,8 +138,59 @@ class ArchiveSource:
         reader = PaidReader(self._archive, OURSELVES)
         try:
             return await self._on_periods(
-                reader, lambda periods: newest_items(reader, periods, network_topic, lower, upper, most)
+                reader, lambda periods: newest_items(reader, periods, network_topic, times, most)
             )
+        except ArchiveError as error:
+            raise self._failed(error) from error
+
+    async def periods(self) -> tuple[Period, ...]:
+        """The periods that have envelopes. The one with the newest envelope comes first.
+
+        Raises:
+            StoreError: the archive cannot be read.
+        """
+        try:
+            return await PaidReader(self._archive, OURSELVES).periods()
+        except ArchiveError as error:
+            raise self._failed(error) from error
+
+    async def walk(self, period: Period, first: int) -> AsyncIterator[Walked]:
+        """Read all envelopes of a period: see `walk.envelopes_of_period`. If it is replaced meanwhile, nothing follows.
+
+        Raises:
+            StoreError: the archive cannot be read.
+        """
+        reader = PaidReader(self._archive, OURSELVES)
+        try:
+            async for some in envelopes_of_period(reader, period, first):
+                yield some
+        except FileGone as error:
+            if period in await self.periods():
+                raise self._failed(error) from error
+        except ArchiveError as error:
+            raise self._failed(error) from error
+
+    async def of_seconds(
+        self, topics: Collection[Topic], seconds: Collection[int], *, known: Container[EnvelopeHash], payer: Payer
+    ) -> AsyncIterator[list[ArchivedEnvelope]]:
+        """Read envelopes of some topics and seconds: see `walk.envelopes_of_seconds`. They come once more if a period
+        is replaced meanwhile.
+
+        Raises:
+            StoreError: the archive cannot be read.
+        """
+        reader = PaidReader(self._archive, payer)
+        attempts = ATTEMPTS
+        try:
+            while True:
+                try:
+                    async for part in envelopes_of_seconds(reader, await reader.periods(), topics, seconds, known):
+                        yield part
+                    return
+                except FileGone:
+                    attempts -= 1
+                    if not attempts:
+                        raise
         except ArchiveError as error:
             raise self._failed(error) from error
 
@@ -159,7 +228,7 @@ class ArchiveSource:
             reader, lambda periods: search(reader, periods, query, most, above=above, goes_on=goes_on)
         )
 
-    async def _on_periods(self, reader: PaidReader, look: Callable[[Sequence[Period]], Awaitable[T]]) -> T:
+    async def _on_periods(self, reader: PaidReads, look: Callable[[Sequence[Period]], Awaitable[T]]) -> T:
         """Look for something in the archive's periods, and again if one of them is replaced meanwhile."""
         attempts = ATTEMPTS
         while True:

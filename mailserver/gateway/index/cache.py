@@ -1,8 +1,9 @@
 """Messages that were asked for lately, as answers have them: clients ask for the same at every reconnect."""
 
 from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
 
-from mailserver.gateway.index.search import Key
 from mailserver.gateway.index.values import StoredEntry
 
 MAX_CACHE_BYTES = 16 * 1024 * 1024
@@ -12,22 +13,29 @@ _ENTRY_BYTES = 600
 """What an entry takes beside the message and its encoded form."""
 
 
-class EntryCache:
-    """The entries that were used last. What is kept says nothing about what is still in the store."""
+K = TypeVar("K", bound=Hashable)
+
+
+class EntryCache(Generic[K]):
+    """The entries that were used last, by whatever names them. What is kept says nothing about what is still in the
+    store."""
 
     def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._entries: OrderedDict[Key, StoredEntry] = OrderedDict()
+        self._entries: OrderedDict[K, StoredEntry] = OrderedDict()
 
-    def get(self, key: Key) -> StoredEntry | None:
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def get(self, key: K) -> StoredEntry | None:
         """The entry of a message; None if it is not kept."""
         entry = self._entries.get(key)
         if entry is not None:
             self._entries.move_to_end(key)
         return entry
 
-    def put(self, key: Key, entry: StoredEntry) -> None:
+    def put(self, key: K, entry: StoredEntry) -> None:
         """Keep an entry, in place of those that were not used for longest."""
         if key in self._entries:
             return

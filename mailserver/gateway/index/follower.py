@@ -5,11 +5,13 @@ kept between two of them. Hashing is done in the thread that writes.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from mailserver.errors import StoreError
+from mailserver.gateway.index.archived import ArchivedMessages
 from mailserver.gateway.index.database import Database
 from mailserver.gateway.index.search import FIRST_PLACE, Key, Scope, find, find_originals
 from mailserver.gateway.index.writing import (
@@ -46,6 +48,9 @@ SWEPT_KEYS = 1000
 SWEEP_PAUSE_S = 0.01
 """How long to wait before the next are looked for."""
 
+ARCHIVE_REST_S = 60.0
+"""How often to look what was published of the archive, while nothing is removed from the store."""
+
 SWEEP_REST_S = 5.0
 """How long a round is the last, at least."""
 
@@ -57,12 +62,18 @@ class Follower:
     """Follows one store. Made by `start`."""
 
     def __init__(
-        self, database: Database, arrivals: ArrivalLog, progress: Progress, wall_clock: Callable[[], float]
+        self,
+        database: Database,
+        arrivals: ArrivalLog,
+        progress: Progress,
+        wall_clock: Callable[[], float],
+        archived: ArchivedMessages | None,
     ) -> None:
         self._database = database
         self._arrivals = arrivals
         self._progress = progress
         self._wall_clock = wall_clock
+        self._archived = archived
         self._stepping = asyncio.Lock()
         self._steps_begun = self._steps_done = 0
         self._last = progress.arrival
@@ -70,13 +81,20 @@ class Follower:
         self._removed_until = 0
         self._swept: str | None = None
         self._missing: list[Key] = []
+        self._look_at = 0.0
+        self._is_new_store = asyncio.Event()
         self._following = self._sweeping = ""
         self.damaged = 0
         """How many envelopes were found damaged, and are not indexed."""
 
     @classmethod
     async def start(
-        cls, database: Database, arrivals: ArrivalLog, network_topic: str, wall_clock: Callable[[], float]
+        cls,
+        database: Database,
+        arrivals: ArrivalLog,
+        network_topic: str,
+        wall_clock: Callable[[], float],
+        archived: ArchivedMessages | None = None,
     ) -> "Follower":
         """Go on where the index ends; from the beginning, if its hashes belong to another network topic.
 
@@ -87,7 +105,7 @@ class Follower:
         if progress.network_topic != network_topic:
             # Of no store: the first step finds one.
             progress = await database.write(partial(begin_anew, identity="", network_topic=network_topic))
-        return cls(database, arrivals, progress, wall_clock)
+        return cls(database, arrivals, progress, wall_clock, archived)
 
     @property
     def behind(self) -> int:
@@ -98,6 +116,11 @@ class Follower:
     def problem(self) -> str:
         """Why the store could not be followed the last time; "" if it was."""
         return self._following or self._sweeping
+
+    @property
+    def removed_until(self) -> int:
+        """Nothing that was created later than this was ever removed from the store, in Unix seconds."""
+        return self._removed_until
 
     @property
     def progress(self) -> Progress:
@@ -140,6 +163,9 @@ class Follower:
             self._progress = await self._database.write(begin)
             self._swept = None
             self._missing.clear()
+            if self._archived is not None:
+                self._archived.begin_anew()
+            self._is_new_store.set()
             arrived = await self._read()
         if arrived.end > self._progress.arrival:
             indexed = await self._database.write(partial(index, progress=self._progress, arrived=arrived))
@@ -148,6 +174,8 @@ class Follower:
             else:
                 self._progress = self._progress._replace(arrival=arrived.end)
                 self.damaged += indexed.damaged
+        if self._removals is None:
+            self._is_new_store.set()
         self._last, self._removals, self._removed_until = arrived.last, arrived.removals, arrived.removed_until
         self._steps_done = number
 
@@ -161,13 +189,23 @@ class Follower:
     async def sweep(self) -> None:
         """Remove the messages whose envelopes were removed from the store, if any were since the last time.
 
+        What was published of the archive by then is indexed first: what is removed here must be found there.
+
         Raises:
-            StoreError: the store or the index cannot be used.
+            StoreError: the store, the archive or the index cannot be used.
         """
+        if self._removals is None:
+            return
         removals, until = self._removals, self._removed_until
+        now = asyncio.get_running_loop().time()
+        if self._archived is not None and (removals != self._swept or self._missing or now >= self._look_at):
+            await self._archived.index(until)
+            self._look_at = now + ARCHIVE_REST_S
         if removals != self._swept or self._missing:
             noted, self._missing = self._missing, []
-            await self._remove(noted, self._progress)
+            await self._remove([key for key in noted if key.arrival], self._progress)
+            if self._archived is not None:
+                await self._archived.forget([key for key in noted if not key.arrival], int(self._wall_clock()))
         if removals == self._swept:
             return
         scope = Scope(FIRST_PLACE, ((until + 1) * NS, b""), None, is_forward=True)
@@ -230,7 +268,11 @@ class Follower:
         while True:
             started = loop.time()
             self._sweeping = _changed(self._sweeping, await _problem_of(self.sweep()))
-            await asyncio.sleep(max(SWEEP_REST_S, SWEEP_REST * (loop.time() - started)))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(SWEEP_REST_S, SWEEP_REST * (loop.time() - started))):
+                    # What the archive has, and this store has not, must be known before it can be asked for.
+                    await self._is_new_store.wait()
+            self._is_new_store.clear()
 
 
 async def _problem_of(work: Awaitable[None]) -> str:

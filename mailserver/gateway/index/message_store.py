@@ -1,7 +1,8 @@
 """The messages of a store, as clients of v2 ask for them: store v3 over a store of envelopes (13/WAKU2-STORE).
 
 The index says where messages are; the store has their envelopes. Whoever asks waits until the index has what was stored
-before. What was removed from the store, but not yet from the index, is left out, and the page goes on behind it.
+before. What was removed from the store is read from the archive, if there is one. What neither has, but still the
+index, is left out, and the page goes on behind it.
 
 What a client of v2 sent differs from the message of its envelope in time and meta, and so in its hash. Its original is
 kept before the envelope is posted. From then on the envelope stands for that message, wherever it is met.
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from mailserver.gateway.index.archived import Archive, ArchivedMessages
 from mailserver.gateway.index.cache import EntryCache
 from mailserver.gateway.index.database import open_database
 from mailserver.gateway.index.follower import Follower
@@ -52,6 +54,8 @@ class MessageStore:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._database = sources.database
+        self.archived = sources.archived
+        """What the archive has; None: no archive is read."""
         self.follower = sources.follower
         """What indexes what arrives. Its `run` has to run: what nobody asks for is indexed and removed by it."""
 
@@ -78,7 +82,8 @@ class MessageStore:
             NotIndexedYet: too much is not indexed yet.
         """
         await self.follower.catch_up()
-        keys = await self._database.read(partial(find_hashes, hashes=[name]), work.STATEMENT + work.PAIR)
+        finds = partial(find_hashes, hashes=[name], where=self._sources.where)
+        keys = await self._database.read(finds, work.STATEMENT + work.PAIR)
         return bool(keys)
 
     async def messages_of(self, envelopes: Sequence[tuple[Envelope, EnvelopeHash]]) -> list[MappedMessage | None]:
@@ -129,15 +134,22 @@ def _map_arrived(connection: sqlite3.Connection, network_topic: str, arrived: Ar
 
 @contextlib.asynccontextmanager
 async def open_messages(
-    path: Path, arrivals: ArrivalLog, network_topic: str, *, wall_clock: Callable[[], float] = time.time
+    path: Path,
+    arrivals: ArrivalLog,
+    network_topic: str,
+    *,
+    archive: Archive | None = None,
+    wall_clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[MessageStore]:
     """Open the index at `path`, for the messages of a store; make it first if there is none.
 
     Args:
+        archive: has what was removed from the store; None: that is gone.
         network_topic: to which message hashes belong. If it is another than before, the index is made anew.
     Raises:
         StoreError: the index cannot be used.
     """
     async with open_database(path) as database:
-        follower = await Follower.start(database, arrivals, network_topic, wall_clock)
-        yield MessageStore(Sources(network_topic, database, arrivals, follower, EntryCache()))
+        archived = None if archive is None else ArchivedMessages(network_topic, database, archive)
+        follower = await Follower.start(database, arrivals, network_topic, wall_clock, archived)
+        yield MessageStore(Sources(network_topic, database, arrivals, follower, EntryCache(), archived))

@@ -1,4 +1,4 @@
-"""The search for one page of messages: found in the index, read from the store, and checked.
+"""The search for one page of messages: found in the index, read from the store or else the archive, and checked.
 
 It goes in rounds, because what was found may be gone from the store. Each round looks up some messages in the index,
 and their envelopes in the store. One more than the page holds is looked up: it tells whether there are more. Where many
@@ -13,16 +13,28 @@ from functools import partial
 from typing import NamedTuple
 
 from mailserver.errors import DecodeError
+from mailserver.gateway.index.archived import ArchivedMessages
 from mailserver.gateway.index.cache import EntryCache
 from mailserver.gateway.index.database import Database
 from mailserver.gateway.index.follower import Follower
 from mailserver.gateway.index.mapping import Original, map_envelope
-from mailserver.gateway.index.search import Key, Scope, find, find_hashes, original_of, place_of, scope_of
+from mailserver.gateway.index.search import (
+    EVERYWHERE,
+    STORED,
+    Key,
+    Scope,
+    Where,
+    find,
+    find_hashes,
+    original_of,
+    place_of,
+    scope_of,
+)
 from mailserver.gateway.index.values import MAX_PAGE_BYTES, MessagePage, StoredEntry
 from mailserver.ids.waku_message import MessageHash
 from mailserver.store.arrivals import ArrivalLog
 from mailserver.store.interface import GoesOn, Payer
-from mailserver.store.message_ids import Arrival
+from mailserver.store.message_ids import Arrival, NotIndexedYet
 from mailserver.store.sqlite import work
 from mailserver.waku.envelope import decode_envelope
 from mailserver.waku2.store_query import WakuMessageKeyValue
@@ -37,13 +49,19 @@ CHECK = 50
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where pages come from."""
+    """Where pages come from. `archived`: None if no archive is read."""
 
     network_topic: str
     database: Database
     arrivals: ArrivalLog
     follower: Follower
-    cache: EntryCache
+    cache: EntryCache[Key]
+    archived: ArchivedMessages | None = None
+
+    @property
+    def where(self) -> Where:
+        """In which tables of the index to look."""
+        return STORED if self.archived is None else EVERYWHERE
 
 
 class _Looked(NamedTuple):
@@ -71,6 +89,8 @@ class PageSearch:
         self._scope: Scope | None = None
         self._named: Sequence[Key] = ()
         self._ahead: Sequence[Key] = ()
+        self._whole: Scope | None = None
+        self._last: Key | None = None
         self._is_last_round = False
         self._originals: dict[MessageHash, Original] = {}
         self._found: list[WakuMessageKeyValue] = []
@@ -81,7 +101,8 @@ class PageSearch:
 
         Raises:
             UnknownCursor: there is no message of this hash.
-            StoreError: the store or the index cannot be read.
+            NotIndexedYet: some of the archive is not indexed yet, and could be on this page.
+            StoreError: the store, the archive or the index cannot be read.
         """
         count = self._lacking + 1
         while True:
@@ -89,12 +110,12 @@ class PageSearch:
             before = len(self._found)
             is_full = await self._take(keys)
             if is_full:
-                return self._ended(self._found[-1].message_hash)
+                return self._ended(self._last)
             if self._is_last_round and not self._ahead:
                 return self._ended(None)
             looked_at = len(keys) - len(self._ahead)
             if looked_at and not self._goes_on(self._work):
-                return self._ended(keys[looked_at - 1].hash)
+                return self._ended(keys[looked_at - 1])
             is_sparse = len(self._found) - before < looked_at // 2
             count = min(MAX_ROUND_KEYS, 4 * count) if is_sparse else self._lacking + 1
 
@@ -106,8 +127,24 @@ class PageSearch:
         self._work += amount
         self._charge_payer(amount)
 
-    def _ended(self, cursor: MessageHash | None) -> MessagePage:
-        return MessagePage(self._found if self._query.is_forward else self._found[::-1], cursor)
+    def _ended(self, last: Key | None) -> MessagePage:
+        """The page, which ends with this message; None: nothing follows."""
+        if self._is_owed(last):
+            raise NotIndexedYet(0)
+        return MessagePage(
+            self._found if self._query.is_forward else self._found[::-1], None if last is None else last.hash
+        )
+
+    def _is_owed(self, last: Key | None) -> bool:
+        """Whether something may be missing on the page because not all of the archive is indexed yet."""
+        archived, scope = self._sources.archived, self._whole
+        assert scope is not None
+        if archived is None or (self._query.message_hashes and len(self._found) == len(self._query.message_hashes)):
+            return False
+        low, high = scope.low[0], scope.high[0]
+        if last is not None and not self._query.message_hashes:
+            low, high = (low, last.timestamp) if scope.is_forward else (last.timestamp, high)
+        return archived.owes(low, high, self._sources.follower.removed_until)
 
     async def _look_up(self, count: int) -> Sequence[Key]:
         """The next messages that the query wants, from the index."""
@@ -120,60 +157,81 @@ class PageSearch:
 
     def _look(self, connection: sqlite3.Connection, count: int) -> _Looked:
         """In a thread: what `_look_up` returns, and the originals of these."""
-        query = self._query
+        query, where = self._query, self._sources.where
         if self._scope is None:
             self._scope = scope_of(query)
             if query.cursor is not None:
-                self._scope = self._scope.behind(place_of(connection, query.cursor))
+                self._scope = self._scope.behind(place_of(connection, query.cursor, where))
             if query.message_hashes:
-                self._named = self._scope.of(find_hashes(connection, query.message_hashes))
+                self._named = self._scope.of(find_hashes(connection, query.message_hashes, where))
+            self._whole = self._scope
         if query.message_hashes:
             keys, self._named = self._named[:count], self._named[count:]
         else:
-            keys = find(connection, self._scope, count)
+            keys = find(connection, self._scope, count, where)
             if keys:
                 self._scope = self._scope.behind(keys[-1].place)
         originals = {}
         for key in keys if query.include_data else ():
-            if key.is_original and (original := original_of(connection, key)) is not None:
+            if key.arrival and key.is_original and (original := original_of(connection, key)) is not None:
                 originals[key.hash] = original
         return _Looked(keys, originals)
 
     async def _take(self, keys: Sequence[Key]) -> bool:
         """Take those of these messages that are there, as far as they are wanted. Return whether the page is full, and
         there are more. What was not looked at yet is ahead."""
-        self._ahead = ()
         whole = self._lacking if self._query.include_data else 0
         cached = {key: entry for key in keys[:whole] if (entry := self._sources.cache.get(key)) is not None}
-        names = [key.arrival for key in keys]
         bodies = await self._sources.arrivals.read(
-            names,
+            [key.arrival for key in keys],
             whole,
             MAX_PAGE_BYTES - self._bytes,
             known={key.arrival for key in cached},
             payer=self._payer,
         )
-        there = [(key, size) for key, size in zip(keys, bodies.sizes, strict=True) if size]
-        if len(there) < len(keys):
-            sizes = zip(keys, bodies.sizes, strict=True)
-            self._sources.follower.note_missing([key for key, size in sizes if not size])
+        sizes = dict(zip(keys, bodies.sizes, strict=True))
+        missing = [key for key in keys if not sizes[key]]
+        after: Sequence[Key] = ()
+        if len(missing) > self._lacking and self._sources.archived is not None:
+            # To read the archive takes longer, so no more of it than is wanted.
+            missing = missing[: self._lacking + 1]
+            at = keys.index(missing[-1]) + 1
+            keys, after = keys[:at], keys[at:]
+        archived = await self._archived(missing)
+        self._sources.follower.note_missing([key for key in missing if key not in archived])
         entries = cached | await self._entries([key for key in keys if key.arrival in bodies.raws], bodies.raws)
         readable = {*keys[: bodies.fitting]}
-        for at, (key, size) in enumerate(there):
+        there = [key for key in keys if sizes[key] or key in archived]
+        self._ahead = after
+        for at, key in enumerate(there):
             if not self._lacking:
                 return True
             if not self._query.include_data:
-                self._found.append(WakuMessageKeyValue(key.hash))
-            elif key in readable:
-                if key in entries:
-                    self._found.append(entries[key])
-                    self._bytes += size
-            elif bodies.fitting < whole and self._found:  # it is too long for the rest of the page
+                self._add(key, WakuMessageKeyValue(key.hash), 0)
+                continue
+            size, entry = (sizes[key], entries.get(key)) if sizes[key] else _archived_size(archived[key])
+            if key in readable if sizes[key] else entry is not None:
+                if self._found and self._bytes + size > MAX_PAGE_BYTES:
+                    return True
+                if entry is not None:
+                    self._add(key, entry, size)
+            elif self._found and (bodies.fitting < whole or not sizes[key]):  # it is too long for the rest of the page
                 return True
             else:
-                self._ahead = [each for each, _ in there[at:]]
+                self._ahead = [*there[at:], *after]
                 return False
         return False
+
+    def _add(self, key: Key, entry: WakuMessageKeyValue, size: int) -> None:
+        self._found.append(entry)
+        self._last = key
+        self._bytes += size
+
+    async def _archived(self, missing: Sequence[Key]) -> dict[Key, StoredEntry | None]:
+        """Those of these messages that the archive has, which the store has not."""
+        if not missing or self._sources.archived is None:
+            return {}
+        return await self._sources.archived.read(missing, MAX_PAGE_BYTES - self._bytes, self._payer)
 
     async def _entries(self, keys: Sequence[Key], raws: Mapping[Arrival, bytes]) -> dict[Key, StoredEntry]:
         """The entries of messages whose envelopes were read, but for those with another envelope than was indexed."""
@@ -198,3 +256,7 @@ class PageSearch:
         if mapped is None or mapped.hash != key.hash:
             return None
         return StoredEntry.of(key.hash, mapped.message, network_topic)
+
+
+def _archived_size(entry: StoredEntry | None) -> tuple[int, StoredEntry | None]:
+    return 0 if entry is None else len(entry.encoded), entry

@@ -4,10 +4,14 @@ One row of `messages` is one message of Waku v2 whose envelope is in the store, 
 order of store v3. Hashes are in two halves: 16 bytes order messages as the whole does, and only the key goes into the
 other indexes. Making two hashes that share them takes 2**64 attempts.
 
-`originals` has what an envelope does not say of the message that it was made from. `gone` has where messages were that
+`archived` is the same of the messages that the archive has, whether the store has them, too, or not. It stays where it
+is when another store is followed. `archived_periods` says which days and months of the archive are in it.
+
+`originals` has what an envelope does not say of the message that it was made from; `arrival` is 0 if only the archive
+has the envelope. `gone` has where messages were that
 are gone, so that a page can still begin behind them. `progress` says how far the store was followed.
 
-All but `originals` is made from the store, and made anew if it is missing.
+All but `originals` is made from the store and the archive, and made anew if it is missing.
 """
 
 INDEX_FILE = "gateway.db"
@@ -34,6 +38,31 @@ MESSAGES = (
     "CREATE INDEX messages_by_hash ON messages (hash)",
 )
 """Made anew, too, when another store is followed."""
+
+ARCHIVED = (
+    """
+    CREATE TABLE archived (
+        timestamp INTEGER NOT NULL,
+        hash BLOB NOT NULL,
+        rest BLOB NOT NULL,
+        topic BLOB NOT NULL,
+        is_original INTEGER NOT NULL,
+        PRIMARY KEY (timestamp, hash)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX archived_by_topic ON archived (topic, timestamp, hash)",
+    "CREATE INDEX archived_by_hash ON archived (hash)",
+    """
+    CREATE TABLE archived_periods (
+        period TEXT NOT NULL,                   -- a day or a month
+        run TEXT NOT NULL,                      -- what has written it last
+        row_groups INTEGER NOT NULL,            -- so many of it are in `archived`
+        is_all INTEGER NOT NULL,                -- whether it has no others
+        PRIMARY KEY (period, run)
+    ) WITHOUT ROWID
+    """,
+)
+"""Made anew, too, when hashes belong to another network topic."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -69,6 +98,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         "INSERT INTO progress VALUES ('', '', 0)",
     ),
+    ARCHIVED,
 )
 """Statement by statement; MIGRATIONS[n] leads from `user_version` n to n + 1. Never change one that was released."""
 

@@ -7,17 +7,17 @@ little more than what is found.
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from mailserver.errors import DecodeError
-from mailserver.gateway.index.mapping import Original, in_slots, read_original
+from mailserver.gateway.index.mapping import SLOTS, Original, in_slots, read_original
 from mailserver.gateway.index.schema import PREFIX_BYTES
 from mailserver.gateway.index.values import UnknownCursor
-from mailserver.ids.envelopes import topic_of
+from mailserver.ids.envelopes import NS, topic_of
 from mailserver.ids.waku_message import MESSAGE_HASH_BYTES, MessageHash
-from mailserver.store.message_ids import Arrival
+from mailserver.store.message_ids import BEFORE_ALL, Arrival
 from mailserver.waku.envelope import Topic
 from mailserver.waku2.store_rules import MAX_QUERY_TOPICS, StoreQuery
 
@@ -31,7 +31,7 @@ LAST_PLACE: MessagePlace = (2**63 - 1, b"\xff" * (PREFIX_BYTES + 1))
 
 
 class Key(NamedTuple):
-    """A message that was found. `arrival` names its envelope in the store."""
+    """A message that was found. `arrival` names its envelope in the store; BEFORE_ALL: only the archive has it."""
 
     timestamp: int
     hash: MessageHash
@@ -89,6 +89,17 @@ def _topic(content_topic: str) -> Topic | None:
         return None
 
 
+Where = Sequence[str]
+"""In which tables to look: STORED, or EVERYWHERE."""
+
+STORED: Where = ("messages",)
+EVERYWHERE: Where = ("messages", "archived")
+"""In this order: a message leaves the first only when it is in the second."""
+
+_COLUMNS = {
+    "messages": "m.timestamp, m.hash, m.rest, m.arrival, m.is_original",
+    "archived": f"m.timestamp, m.hash, m.rest, {BEFORE_ALL} AS arrival, m.is_original",
+}
 _PACKED = """
     SELECT group_concat(timestamp), CAST(group_concat(hash || rest, '') AS BLOB), group_concat(arrival),
         group_concat(is_original)
@@ -96,34 +107,46 @@ _PACKED = """
 _WITHIN = "(timestamp, hash) > (?1, ?2) AND (timestamp, hash) < (?3, ?4)"
 
 
-def _of_all(order: str) -> str:
+def _of_all(table: str, order: str) -> str:
     return f"""
         {_PACKED} FROM (
-            SELECT * FROM messages WHERE {_WITHIN} ORDER BY timestamp {order}, hash {order} LIMIT ?5
+            SELECT {_COLUMNS[table]} FROM {table} AS m
+            WHERE {_WITHIN} ORDER BY timestamp {order}, hash {order} LIMIT ?5
         )
     """
 
 
-def _of_topics(slots: int, order: str) -> str:
+def _of_topics(table: str, slots: int, order: str) -> str:
     found = " UNION ALL ".join(
-        f"SELECT timestamp, hash FROM messages INDEXED BY messages_by_topic WHERE topic = ?{6 + slot} AND {_WITHIN}"
+        f"SELECT timestamp, hash FROM {table} INDEXED BY {table}_by_topic WHERE topic = ?{6 + slot} AND {_WITHIN}"
         for slot in range(slots)
     )
     return f"""
         {_PACKED} FROM (
-            SELECT m.* FROM ({found} ORDER BY timestamp {order}, hash {order} LIMIT ?5) AS f
-            CROSS JOIN messages AS m ON m.timestamp = f.timestamp AND m.hash = f.hash LIMIT -1
+            SELECT {_COLUMNS[table]} FROM ({found} ORDER BY timestamp {order}, hash {order} LIMIT ?5) AS f
+            CROSS JOIN {table} AS m ON m.timestamp = f.timestamp AND m.hash = f.hash LIMIT -1
         )
     """
 
 
-_OF_ALL = {is_forward: _of_all("ASC" if is_forward else "DESC") for is_forward in (True, False)}
+_ORDERS = ((True, "ASC"), (False, "DESC"))
+_OF_ALL = {(table, is_forward): _of_all(table, order) for table in EVERYWHERE for is_forward, order in _ORDERS}
 _OF_TOPICS = {
-    (slots, is_forward): _of_topics(slots, "ASC" if is_forward else "DESC")
+    (table, slots, is_forward): _of_topics(table, slots, order)
+    for table in EVERYWHERE
     for slots in _TOPIC_SLOTS
-    for is_forward in (True, False)
+    for is_forward, order in _ORDERS
 }
-_OF_HASHES = f"{_PACKED} FROM messages INDEXED BY messages_by_hash WHERE hash IN ({{}})"
+_OF_HASHES = {
+    (table, slots): f"""
+        {_PACKED} FROM (
+            SELECT {_COLUMNS[table]} FROM {table} AS m INDEXED BY {table}_by_hash
+            WHERE hash IN ({", ".join("?" * slots)}) LIMIT -1
+        )
+    """
+    for table in EVERYWHERE
+    for slots in SLOTS
+}
 _OF_GONE = "SELECT timestamp FROM gone WHERE hash = ?"
 _ARRIVED_ORIGINALS = """
     SELECT timestamp, message, arrival FROM originals WHERE arrival > ? AND created <= ? ORDER BY arrival LIMIT ?
@@ -131,40 +154,80 @@ _ARRIVED_ORIGINALS = """
 _ORIGINAL = "SELECT timestamp, meta, version, is_ephemeral FROM originals WHERE message = ? AND arrival = ?"
 
 
-def find(connection: sqlite3.Connection, scope: Scope, count: int) -> list[Key]:
+def find(connection: sqlite3.Connection, scope: Scope, count: int, where: Where = STORED) -> list[Key]:
     """The first `count` messages of a scope, in its direction."""
     bounds = *scope.low, *scope.high, count
     if scope.topics is None:
-        return _unpacked(connection.execute(_OF_ALL[scope.is_forward], bounds).fetchone())
-    if not scope.topics:
+        found = [_unpacked(connection.execute(_OF_ALL[table, scope.is_forward], bounds).fetchone()) for table in where]
+    elif scope.topics:
+        slots = next(slots for slots in _TOPIC_SLOTS if slots >= len(scope.topics))
+        topics = *scope.topics, *[None] * (slots - len(scope.topics))  # these match nothing
+        found = [
+            _unpacked(connection.execute(_OF_TOPICS[table, slots, scope.is_forward], (*bounds, *topics)).fetchone())
+            for table in where
+        ]
+    else:
         return []
-    slots = next(slots for slots in _TOPIC_SLOTS if slots >= len(scope.topics))
-    topics = *scope.topics, *[None] * (slots - len(scope.topics))  # these match nothing
-    return _unpacked(connection.execute(_OF_TOPICS[slots, scope.is_forward], (*bounds, *topics)).fetchone())
+    return found[0] if len(found) == 1 else sorted(_each_once(found), reverse=not scope.is_forward)[:count]
 
 
-def find_hashes(connection: sqlite3.Connection, hashes: Sequence[MessageHash]) -> list[Key]:
+def find_hashes(connection: sqlite3.Connection, hashes: Sequence[MessageHash], where: Where = STORED) -> list[Key]:
     """The messages of these hashes, in order."""
     wanted = set(hashes)
-    keys: list[Key] = []
-    for part in in_slots([*{name[:PREFIX_BYTES] for name in wanted}]):
-        keys += _unpacked(connection.execute(_OF_HASHES.format(", ".join("?" * len(part))), part).fetchone())
-    return sorted(key for key in keys if key.hash in wanted)
+    parts = [*in_slots([*{name[:PREFIX_BYTES] for name in wanted}])]
+    found = [
+        _unpacked(connection.execute(_OF_HASHES[table, len(part)], part).fetchone())
+        for table in where
+        for part in parts
+    ]
+    return sorted(key for key in _each_once(found) if key.hash in wanted)
 
 
-def place_of(connection: sqlite3.Connection, name: MessageHash) -> MessagePlace:
+def _each_once(found: Sequence[Sequence[Key]]) -> Collection[Key]:
+    """Messages of several tables; one that is in the store as well names its envelope there."""
+    return {key.hash: key for keys in reversed(found) for key in keys}.values()
+
+
+def place_of(connection: sqlite3.Connection, name: MessageHash, where: Where = STORED) -> MessagePlace:
     """Where a message is, or was if it is gone.
 
     Raises:
         UnknownCursor: there is none of this hash.
     """
-    keys = find_hashes(connection, [name])
+    keys = find_hashes(connection, [name], where)
     if keys:
         return keys[0].place
     gone = connection.execute(_OF_GONE, (name[:PREFIX_BYTES],)).fetchone()
     if gone is None:
         raise UnknownCursor
     return gone[0], name[:PREFIX_BYTES]
+
+
+class Whereabouts(NamedTuple):
+    """What leads to a message in the archive: when its envelope was created, in Unix seconds, and its topic."""
+
+    created: int
+    topic: Topic
+
+
+_TOPIC_OF = "SELECT topic FROM {} WHERE timestamp = ? AND hash = ?"
+_CREATED_OF = "SELECT created FROM originals WHERE message = ?"
+
+
+def whereabouts(connection: sqlite3.Connection, keys: Sequence[Key]) -> list[tuple[Key, Whereabouts]]:
+    """Where in the archive to look for messages. One that was posted in several envelopes has several; one that has
+    left the index has none."""
+    found: list[tuple[Key, Whereabouts]] = []
+    for key in keys:
+        rows = (connection.execute(_TOPIC_OF.format(table), key.place).fetchone() for table in EVERYWHERE)
+        topic = next((row[0] for row in rows if row is not None), None)
+        if topic is None:
+            continue
+        seconds = [key.timestamp // NS]
+        if key.is_original:
+            seconds = [created for (created,) in connection.execute(_CREATED_OF, (key.hash,))]
+        found += [(key, Whereabouts(second, Topic(topic))) for second in seconds]
+    return found
 
 
 def original_of(connection: sqlite3.Connection, key: Key) -> Original | None:

@@ -1,18 +1,21 @@
 """What changes the index, in the thread that writes it. Each function is one transaction."""
 
+import contextlib
 import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from mailserver.codec.keccak import keccak256
+from mailserver.errors import DecodeError
 from mailserver.gateway.index.database import synced
 from mailserver.gateway.index.mapping import Original, map_envelopes
-from mailserver.gateway.index.schema import MESSAGES, PREFIX_BYTES
+from mailserver.gateway.index.schema import ARCHIVED, MESSAGES, PREFIX_BYTES
 from mailserver.gateway.index.search import Key
 from mailserver.ids.waku_message import MessageHash
 from mailserver.store.arrivals import Arrived
 from mailserver.store.message_ids import BEFORE_ALL, Arrival
 from mailserver.store.sqlite.connections import transaction
-from mailserver.waku.envelope import EnvelopeHash
+from mailserver.waku.envelope import EnvelopeHash, decode_envelope
 
 CURSOR_KEPT_S = 86_400
 """For so long a page can begin behind a message that is gone."""
@@ -32,7 +35,18 @@ _INSERT_MANY, _INSERT_ONE = (
     """
     for count in (_ROWS_AT_ONCE, 1)
 )
+_INSERT_ARCHIVED = """
+    INSERT INTO archived (timestamp, hash, rest, topic, is_original) VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT (timestamp, hash) DO UPDATE SET is_original = excluded.is_original
+    WHERE is_original <> excluded.is_original
+"""
 _ARRIVED = "UPDATE originals SET arrival = ?, message = ? WHERE envelope = ?"
+_IS_ARCHIVED = f"""
+    EXISTS (
+        SELECT 1 FROM archived AS a
+        WHERE a.timestamp = originals.timestamp AND a.hash = CAST(substr(originals.message, 1, {PREFIX_BYTES}) AS BLOB)
+    )
+"""
 _ADVANCE = "UPDATE progress SET arrival = ? WHERE identity = ? AND network_topic = ? AND arrival = ?"
 
 
@@ -42,6 +56,17 @@ class Progress(NamedTuple):
     identity: str
     network_topic: str
     arrival: Arrival
+
+
+class WalkedPeriod(NamedTuple):
+    """How much of a period of the archive is indexed: so many row groups; whether that is all."""
+
+    row_groups: int
+    is_all: bool
+
+
+PeriodName = tuple[str, str]
+"""A day or a month of the archive, and the run that has written it last."""
 
 
 class Indexed(NamedTuple):
@@ -61,14 +86,20 @@ def read_progress(connection: sqlite3.Connection) -> Progress:
 
 
 def begin_anew(connection: sqlite3.Connection, identity: str, network_topic: str) -> Progress:
-    """Forget all messages, and follow this store from its beginning. Originals stay: they may be in it."""
+    """Forget all messages, and follow this store from its beginning. Originals stay: they may be in it. What is
+    archived stays, too, if its hashes belong to the same network topic."""
     execute = connection.execute
     with transaction(connection):
         execute("DROP TABLE messages")
         for statement in MESSAGES:
             execute(statement)
+        if read_progress(connection).network_topic != network_topic:
+            execute("DROP TABLE archived")
+            execute("DROP TABLE archived_periods")
+            for statement in ARCHIVED:
+                execute(statement)
         execute("DELETE FROM gone")
-        execute("UPDATE originals SET arrival = NULL")
+        execute(f"UPDATE originals SET arrival = iif(arrival IS {BEFORE_ALL} OR {_IS_ARCHIVED}, {BEFORE_ALL}, NULL)")
         execute(
             "UPDATE progress SET identity = ?, network_topic = ?, arrival = ?", (identity, network_topic, BEFORE_ALL)
         )
@@ -99,6 +130,59 @@ def index(connection: sqlite3.Connection, progress: Progress, arrived: Arrived) 
         _insert(connection, rows)
         connection.executemany(_ARRIVED, originals)
     return Indexed(len(rows), damaged)
+
+
+def read_walked(connection: sqlite3.Connection) -> dict[PeriodName, WalkedPeriod]:
+    """How much of the archive is indexed."""
+    rows = connection.execute("SELECT period, run, row_groups, is_all FROM archived_periods")
+    return {(period, run): WalkedPeriod(row_groups, bool(is_all)) for period, run, row_groups, is_all in rows}
+
+
+def index_archived(
+    connection: sqlite3.Connection, network_topic: str, period: PeriodName, walked: WalkedPeriod, raws: Sequence[bytes]
+) -> None:
+    """Index what was read of a period of the archive, and note how far it is indexed by now."""
+    envelopes = []
+    for raw in raws:
+        with contextlib.suppress(DecodeError):  # its hash is right: the sender has made it so, and it has no message
+            envelopes.append((decode_envelope(raw), EnvelopeHash(keccak256(raw))))
+    rows, originals = [], []
+    mapped_all = map_envelopes(connection, network_topic, envelopes)
+    for (envelope, whole), mapped in zip(envelopes, mapped_all, strict=True):
+        if mapped is None:
+            continue
+        if mapped.is_original:
+            originals.append((BEFORE_ALL, mapped.hash, whole[:PREFIX_BYTES]))
+        if not mapped.message.ephemeral:
+            halves = mapped.hash[:PREFIX_BYTES], mapped.hash[PREFIX_BYTES:]
+            rows.append((mapped.message.timestamp, *halves, envelope.topic, mapped.is_original))
+    rows.sort()
+    with transaction(connection):
+        if read_progress(connection).network_topic != network_topic:
+            return
+        connection.executemany(_INSERT_ARCHIVED, rows)
+        connection.executemany(f"{_ARRIVED} AND arrival IS NULL", originals)
+        connection.execute("INSERT OR REPLACE INTO archived_periods VALUES (?, ?, ?, ?)", (*period, *walked))
+
+
+def forget_periods(connection: sqlite3.Connection, periods: Iterable[PeriodName]) -> None:
+    """Forget how far periods were indexed that were replaced. Their messages are those of others now."""
+    with transaction(connection):
+        connection.executemany("DELETE FROM archived_periods WHERE period = ? AND run = ?", periods)
+
+
+def remove_archived(connection: sqlite3.Connection, keys: Iterable[Key], now: int) -> None:
+    """Remove messages that neither store nor archive has any more, and remember for a while where they were. Originals
+    stay: somebody may put back what was taken out of the archive."""
+    with transaction(connection):
+        for key in keys:
+            connection.execute("DELETE FROM archived WHERE timestamp = ? AND hash = ?", key.place)
+            _note_gone(connection, key, now)
+
+
+def _note_gone(connection: sqlite3.Connection, key: Key, now: int) -> None:
+    row = (*key.place, now + CURSOR_KEPT_S)
+    connection.execute("INSERT OR REPLACE INTO gone (timestamp, hash, until) VALUES (?, ?, ?)", row)
 
 
 def _insert(connection: sqlite3.Connection, rows: Sequence[_Row]) -> None:
@@ -136,22 +220,24 @@ def forget(connection: sqlite3.Connection, envelope: EnvelopeHash) -> None:
 
 
 def remove(connection: sqlite3.Connection, identity: str, keys: Iterable[Key], now: int) -> None:
-    """Remove messages whose envelopes are gone from this store, and remember for a while where they were."""
-    until = now + CURSOR_KEPT_S
+    """Remove messages whose envelopes are gone from this store, and remember for a while where they were. Originals of
+    what is archived stay."""
     with transaction(connection):
         if read_progress(connection).identity != identity:
             return
         for key in keys:
-            place = key.timestamp, key.hash[:PREFIX_BYTES]
             removed = connection.execute(
-                "DELETE FROM messages WHERE timestamp = ? AND hash = ? AND arrival = ?", (*place, key.arrival)
+                "DELETE FROM messages WHERE timestamp = ? AND hash = ? AND arrival = ?", (*key.place, key.arrival)
             )
             if removed.rowcount:
-                connection.execute(
-                    "INSERT OR REPLACE INTO gone (timestamp, hash, until) VALUES (?, ?, ?)", (*place, until)
-                )
+                _note_gone(connection, key, now)
             if key.is_original:
-                connection.execute("DELETE FROM originals WHERE message = ? AND arrival = ?", (key.hash, key.arrival))
+                of_key = key.hash, key.arrival
+                connection.execute(
+                    f"UPDATE originals SET arrival = {BEFORE_ALL} WHERE message = ? AND arrival = ? AND {_IS_ARCHIVED}",
+                    of_key,
+                )
+                connection.execute("DELETE FROM originals WHERE message = ? AND arrival = ?", of_key)
 
 
 def clean(connection: sqlite3.Connection, now: int) -> None:

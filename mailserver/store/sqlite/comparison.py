@@ -1,8 +1,12 @@
 """Comparing the ids of a store, message by message: what is compared is read on a snapshot, as far as it is needed.
 
 A comparison of everything reads `id_sums`, and some of `ids`. For one by topics there are no sums, so their envelopes
-are read and their ids made anew for each message, which needs no snapshot: what comes or goes meanwhile may be in the
-set or not, and the set stays as it is while it is compared.
+are read and their ids made anew for each message, in many statements and without a snapshot. Still no difference is
+reported that there was not. The set is in memory, and stays as it is while it is compared. What is there all the time
+until the set is whole is in it: the search goes by (created, hash), which no envelope changes, and rows are read by
+their `seq`, which is never another's. What is not there at any time is not in it. What comes or goes meanwhile may be
+in it or not. So whether an id is in the set was true at some moment while it was read, as with a snapshot of then; only
+for different ids it may be different moments.
 """
 
 import time

@@ -5,7 +5,7 @@ Row groups are as small as a test wants them. What Spark itself writes is read i
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from mailserver.archive.days import day_name
 from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.index.id_sums import sums_of
 from mailserver.archive.index.writer import FragmentWriter, IndexWriter, RowGroupColumns, footer_of
 from mailserver.archive.layout import Layout, PartitionBy
 from mailserver.archive.manifest import (
@@ -25,6 +26,8 @@ from mailserver.archive.manifest import (
     encode_settings,
 )
 from mailserver.archive.paths import RECORDS, SETTINGS_FILE, directory_of, index_of, record_of, snapshot_of
+from mailserver.ids.envelopes import envelope_muid
+from mailserver.ids.muid import NoId
 from mailserver.store.interface import NewEnvelope
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import Topic, decode_envelope, encode_envelope
@@ -53,8 +56,13 @@ def write_period(
     snapshot: bool = True,
     digests: bool = True,
     index: bool = True,
+    network_topic: str | None = None,
 ) -> list[Path]:
-    """Publish a period, the day of reception of its envelopes by default; return its files."""
+    """Publish a period, the day of reception of its envelopes by default; return its files.
+
+    Args:
+        network_topic: to which its MUIDs belong, of which the index then has sums; None for one without MUIDs.
+    """
     kept = {one.hash: one for one in envelopes}.values()
     days: dict[int, list[NewEnvelope]] = defaultdict(list)
     parts: dict[str, list[NewEnvelope]] = defaultdict(list)
@@ -69,7 +77,7 @@ def write_period(
             file = archive / directory_of(period) / name / f"part-{number:05}-{run}.c000.zstd.parquet"
             file.parent.mkdir(parents=True, exist_ok=True)
             some = ordered[at : at + files_of]
-            fragments[f"{name}/{file.name}"] = _write(file, some, layout, group_rows)
+            fragments[f"{name}/{file.name}"] = _write(file, some, layout, group_rows, network_topic)
             files.append(file)
             digest = sha256(file.read_bytes()).hexdigest() if digests else ""
             records.append(FileRecord(f"{name}/{file.name}", file.stat().st_size, len(some), digest))
@@ -80,7 +88,8 @@ def write_period(
         tuple(records),
         tuple(replaces),
         snapshot=snapshot,
-        index=_write_index(archive / index_of(period, run), fragments) if index else None,
+        index=_write_index(archive / index_of(period, run), fragments, kept, network_topic) if index else None,
+        network_topic=network_topic,
     )
     if snapshot:
         for file in files:
@@ -105,16 +114,30 @@ def settle(archive: Path) -> None:
     os.utime(archive / RECORDS, (1, 1))
 
 
-def _write_index(file: Path, fragments: Mapping[str, bytes]) -> IndexRecord:
+def _write_index(
+    file: Path, fragments: Mapping[str, bytes], kept: Collection[NewEnvelope], network_topic: str | None
+) -> IndexRecord:
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("wb") as opened:
         writer = IndexWriter(opened)
         for path, fragment in fragments.items():
             writer.add(path, fragment)
-        return writer.finish()
+        if network_topic is None:
+            return writer.finish()
+        muids = pa.array([_muid(one, network_topic) for one in kept], pa.binary())
+        return writer.finish((network_topic, sums_of(pa.array([one.created for one in kept], pa.int64()), muids)))
 
 
-def _write(file: Path, some: Sequence[NewEnvelope], layout: Layout, group_rows: int) -> bytes:
+def _muid(one: NewEnvelope, network_topic: str) -> bytes | None:
+    try:
+        return envelope_muid(network_topic, decode_envelope(one.raw))
+    except NoId:
+        return None
+
+
+def _write(
+    file: Path, some: Sequence[NewEnvelope], layout: Layout, group_rows: int, network_topic: str | None
+) -> bytes:
     opened = [decode_envelope(one.raw) for one in some]
     columns = {
         "topic": pa.array(["0x" + one.topic.hex() for one in some], pa.string()),
@@ -127,6 +150,8 @@ def _write(file: Path, some: Sequence[NewEnvelope], layout: Layout, group_rows: 
         "size": pa.array([len(one.raw) for one in some], pa.int32()),
         "raw": pa.array([one.raw for one in some], pa.binary()),
     }
+    if network_topic is not None:
+        columns["muid"] = pa.array([_muid(one, network_topic) for one in some], pa.binary())
     keys = pa.table([columns[name] for name in ("topic", "created", "hash", "size")], [*"tchs"])
     if layout.by is PartitionBy.TOPIC:
         del columns["topic"]

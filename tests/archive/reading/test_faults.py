@@ -26,6 +26,7 @@ from mailserver.store.interface import Query
 from mailserver.waku.bloom import Interest
 from tests.archive.reading.asking import Asking
 from tests.archive.reading.parquet import envelope, publish, write_period
+from tests.loops import without_debug
 from tests.nobody import as_nobody, folder_for_all
 from tests.store.engines import EVERYTHING
 from tests.store.samples import DAY, EVER, FULL, NEWS, SPORT, START, answer, raws
@@ -144,14 +145,16 @@ async def test_no_flipped_bit_is_ever_sent(tmp_path: Path, *, digests: bool, ind
     reading = Reading(tmp_path)
     refused = 0
 
-    for at in range(0, len(content) - (footer_bytes + 8 if is_footer_believed else 0), 3):
-        file.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
-        try:
-            found = await reading.answer()
-        except StoreError:
-            refused += 1
-            continue
-        assert found == expected, at
+    assert await reading.answer() == expected
+    with without_debug():
+        for at in range(0, len(content) - (footer_bytes + 8 if is_footer_believed else 0), 3):
+            file.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+            try:
+                found = await reading.answer()
+            except StoreError:
+                refused += 1
+                continue
+            assert found == expected, at
     assert refused > len(content) // noticed_one_in
 
 
@@ -163,9 +166,10 @@ async def test_without_its_index_a_period_is_answered_all_the_same(
     reading = Reading(archive)
     spoilt = [content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :] for at in range(0, len(content), 97)]
 
-    for one in (*spoilt, content[:-1], b""):
-        index.write_bytes(one)
-        assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+    with without_debug():
+        for one in (*spoilt, content[:-1], b""):
+            index.write_bytes(one)
+            assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
     index.unlink()
     assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
 

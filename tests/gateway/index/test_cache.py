@@ -15,7 +15,7 @@ def entry(number: int) -> tuple[Key, StoredEntry]:
 
 def test_those_that_were_not_used_for_longest_go_when_it_is_full() -> None:
     some = [entry(number) for number in range(4)]
-    cache = EntryCache(max_bytes=9000)  # room for three
+    cache: EntryCache[Key] = EntryCache(max_bytes=9000)  # room for three
     for each in some[:3]:
         cache.put(*each)
     cache.get(some[0][0])
@@ -27,7 +27,7 @@ def test_those_that_were_not_used_for_longest_go_when_it_is_full() -> None:
 
 
 def test_entry_that_is_longer_than_all_room_is_not_kept() -> None:
-    cache = EntryCache(max_bytes=100)
+    cache: EntryCache[Key] = EntryCache(max_bytes=100)
 
     cache.put(*entry(1))
 

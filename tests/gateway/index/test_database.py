@@ -50,6 +50,21 @@ async def test_index_of_a_later_version_is_refused(tmp_path: Path) -> None:
             pass
 
 
+async def test_index_of_the_first_version_gets_room_for_the_archive(tmp_path: Path) -> None:
+    make_store(tmp_path / "mailserver.db", [new(envelope(1))])
+    async with opened_messages(tmp_path) as messages:
+        await messages.follower.catch_up()
+        before = messages.follower.progress
+    change(tmp_path / INDEX_FILE, "DROP TABLE archived", "DROP TABLE archived_periods", "PRAGMA user_version = 1")
+
+    async with opened_messages(tmp_path) as messages:
+        assert messages.follower.progress == before
+        assert len((await messages.query(query_for())).entries) == 1
+
+    assert rows(tmp_path / INDEX_FILE, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
+    assert rows(tmp_path / INDEX_FILE, "SELECT count(*) FROM archived, archived_periods") == [(0,)]
+
+
 async def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     write(tmp_path / INDEX_FILE, b"no database" * 1000)
 

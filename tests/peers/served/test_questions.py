@@ -1,16 +1,22 @@
 """mailserver.peers.request_queue: questions about message ids, over whole connections, from peers that keep no rule."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, cast
 
 import pytest
 
-from mailserver.errors import DisconnectReason, Rejection
+from mailserver.codec.keys import NodeId
+from mailserver.errors import DisconnectReason, Rejection, RemoteProtocolError
+from mailserver.history.id_conversation import IdConversation
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid
 from mailserver.limits import intake_bounds
-from mailserver.limits.intake_bounds import IntakeBounds
+from mailserver.limits.intake_bounds import RESERVED_BYTES, IntakeBounds
 from mailserver.limits.request_quotas import RequestLimits
-from mailserver.peers.request_queue import CONCURRENCY_RETRY_S, MAX_WAITING_REQUESTS
+from mailserver.limits.send_rate import SendRate
+from mailserver.mail.packing import TARGET_PACKET_BYTES
+from mailserver.peers.request_queue import CONCURRENCY_RETRY_S, MAX_WAITING_REQUESTS, RequestQueue
 from mailserver.rlpx.capabilities import Capability
 from mailserver.waku.packets import PACKET_CODE_COUNT, PacketCode
 from mailserver.wakuid.answers import Answer, Done, Envelopes, Refused, Terms, decode_answer
@@ -21,8 +27,10 @@ from mailserver.wakuid.packets import (
     QUESTIONS,
     WAKUID,
     IdPacketCode,
+    What,
 )
 from mailserver.wakuid.questions import Fetch, Open, Query, Question
+from tests.history.answered import Client
 from tests.mailservers import (
     Mailserver,
     deployed_fields,
@@ -246,3 +254,77 @@ async def test_client_that_leaves_amid_an_answer_leaves_nothing_behind(mailserve
     await asyncio.wait_for(mailserver.tasks[0], DEADLINE_S)
 
     assert mailserver.services.bounds.questions.used_bytes == 0
+
+
+async def stuck_peer(mailserver: Mailserver, *questions: Question) -> RawPeer:
+    """A peer that reads nothing any more, and has as many questions as may wait, and these in addition."""
+    raw = await joined(mailserver)
+    await open_access(raw)
+    everything = packet(raw, Query(2, DEFAULT_NETWORK_TOPIC, *EVER, What.ENVELOPES))
+    raw.write(everything)
+    await until(lambda: mailserver.connections[-1].is_full)
+    raw.write(everything * MAX_WAITING_REQUESTS + b"".join(packet(raw, one) for one in questions))
+    return raw
+
+
+class Unread(Client):
+    """One that reads nothing."""
+
+    async def wait_turn(self, size: int) -> None:
+        await asyncio.get_running_loop().create_future()
+
+
+async def test_what_peers_have_sent_that_read_no_refusals_is_bounded_for_all_together(
+    mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake_bounds, "MAX_REFUSED_BYTES", 250_000)
+    services, bounds = mailserver.services, IntakeBounds()
+
+    def refused(number: int, held_bytes: int) -> Coroutine[None, None, None]:
+        queue = RequestQueue(services.delivery, IdConversation(services.ids), bounds, SendRate())
+        requester = services.requests.requester(f"192.0.2.{number}", NodeId(bytes([number]) * 64))
+        too_long = Fetch(number, DEFAULT_NETWORK_TOPIC, []).encode() + bytes(MAX_QUESTION_BYTES)
+        return queue.add(IdPacketCode.FETCH, too_long, requester, cast(Any, Unread()), held_bytes=held_bytes)
+
+    waiting = [asyncio.create_task(refused(number, 100_000)) for number in (1, 2)]
+    await until(lambda: bounds.refused.used_bytes == 200_000)
+    with pytest.raises(RemoteProtocolError) as error:
+        await refused(3, 100_000)
+    waiting.append(asyncio.create_task(refused(4, RESERVED_BYTES)))
+    await until(lambda: bounds.refused.used_bytes == 200_000 + RESERVED_BYTES)
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+
+    assert error.value.reason is DisconnectReason.SUBPROTOCOL_ERROR
+    assert bounds.refused.used_bytes == 0
+
+
+async def test_answers_come_in_short_packets_while_others_read_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setattr(intake_bounds, "MAX_ANSWERS_BYTES", TARGET_PACKET_BYTES)
+    bounds = IntakeBounds()
+    envelopes = make_large_envelopes(400, 5000)
+    everything = Query(2, DEFAULT_NETWORK_TOPIC, *EVER, What.ENVELOPES)
+    longest = []
+    async with running_mailserver(tmp_path_factory.mktemp("unread"), bounds=bounds) as mailserver:
+        await fill(mailserver.store, envelopes)
+        for is_alone in (False, True):
+            if not is_alone:
+                await stuck_peer(mailserver)
+            raw = await joined(mailserver)
+            await open_access(raw)
+            raw.write(packet(raw, everything))
+            found = 0
+            sizes = []
+            while not isinstance(answer := await hear(raw), Done):
+                assert isinstance(answer, Envelopes)
+                found += len(answer.envelopes)
+                sizes.append(sum(len(each.raw) for each in answer.envelopes))
+            assert found == len(envelopes)
+            longest.append(max(sizes))
+            mailserver.connections[0].abort("the test")
+            await until(lambda: not bounds.answers.used_bytes)
+
+    assert longest[0] <= RESERVED_BYTES < longest[1] <= TARGET_PACKET_BYTES

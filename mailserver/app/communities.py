@@ -1,0 +1,95 @@
+"""`community serve`: one process for all communities of a data directory, of which we are owner or member.
+
+It reads the daemon's store, and posts through the feed socket. When the daemon is down, torrents are seeded and fetched
+all the same. BitTorrent is in a process of its own, which both halves share.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import platform
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from mailserver import __version__
+from mailserver.app.communities_config import CommunitiesConfig
+from mailserver.app.community_members import run_members
+from mailserver.app.process import background, raise_file_limit
+from mailserver.community.owner.folders import COMMUNITIES_FOLDER
+from mailserver.community.owner.service import OwnerService, OwnerSettings
+from mailserver.data_dir.folder import DataDirInUse
+from mailserver.errors import StartupError
+from mailserver.feed_socket.client import FeedClient
+from mailserver.files import PRIVATE_FOLDER, make_folder, open_descriptor, read_holder, try_lock, write_holder
+from mailserver.store.sqlite.arrivals import open_arrivals
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.torrents.client import TorrentProcess
+
+log = logging.getLogger(__name__)
+
+LOCK_FILE = "serve.lock"
+
+_SECONDS_PER_HOUR = 3600
+
+
+async def run_communities(config: CommunitiesConfig) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    Raises:
+        StartupError: the folder is in use or cannot be written, or the torrent process cannot start.
+    """
+    raise_file_limit()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    folder = config.data_dir / COMMUNITIES_FOLDER
+    with _locked(folder):
+        log.info("starting communities version=%s python=%s", __version__, platform.python_version())
+        feed = FeedClient(config.data_dir)
+        async with (
+            TorrentProcess(config.torrents) as torrents,
+            open_arrivals(config.data_dir / STORE_FILE, config.network_topic) as arrivals,
+        ):
+            owners = OwnerService(folder, torrents, feed, arrivals, owner_settings(config), time.time)
+            log.info("torrents listening port=%d", torrents.port)
+            async with (
+                background(feed.run(), failed=stop.set),
+                background(_read(feed), failed=stop.set),
+                background(owners.run(), failed=stop.set),
+                background(run_members(config, torrents), failed=stop.set),
+            ):
+                await stop.wait()
+                log.info("stopping")
+    log.info("stopped")
+
+
+def owner_settings(config: CommunitiesConfig) -> OwnerSettings:
+    """What the owner's half is told."""
+    return OwnerSettings(config.announce_hours * _SECONDS_PER_HOUR, config.trackers, config.advertised)
+
+
+async def _read(feed: FeedClient) -> None:
+    """Leave live envelopes alone: those of our channels come from the store. Answers to posts come behind them."""
+    while True:
+        await feed.next()
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Be the only one who serves this folder. The kernel drops the lock with the process."""
+    with contextlib.ExitStack() as stack:
+        try:
+            make_folder(folder, PRIVATE_FOLDER)
+            descriptor = stack.enter_context(open_descriptor(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT))
+            if not try_lock(descriptor):
+                raise DataDirInUse(
+                    f"another process (pid {read_holder(descriptor)}) serves the communities in {folder}"
+                )
+            write_holder(descriptor)
+        except OSError as error:
+            raise StartupError(f"cannot write {folder}: {error.strerror or error}") from error
+        yield

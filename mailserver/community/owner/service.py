@@ -1,0 +1,254 @@
+"""The owner's half of `community serve`: each community of ours is followed, published, announced, and tidied up.
+
+Every few seconds it looks at the folders: commands and the job change them. What goes wrong with one community is
+logged when it is new, is among the `problems`, and is tried again at the next look; the others go on.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mailserver.codec.keys import PrivateKey
+from mailserver.community.owner.announcing import Announced, Announcer, read_announced
+from mailserver.community.owner.folders import CommunityFolder, owned
+from mailserver.community.owner.holdings import Holdings, open_holdings
+from mailserver.community.owner.published_ids import decode_ids
+from mailserver.community.owner.publishing import Publisher
+from mailserver.community.owner.record import Community, CommunityError
+from mailserver.errors import DecodeError, StoreError
+from mailserver.feed_socket.client import FeedClient
+from mailserver.store.arrivals import ArrivalLog, OtherStore
+from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
+from mailserver.torrents.client import TorrentProcess
+from mailserver.torrents.magnet import Address, MagnetLink
+from mailserver.units import SECONDS_PER_DAY
+from mailserver.waku.envelope import Topic
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+"""How often the folders and the store are looked at."""
+
+STEP_ENVELOPES = 4000
+"""How many envelopes of the store are read at once."""
+
+KEPT_S = 30 * SECONDS_PER_DAY
+"""How old holdings become at least (61/STATUS "Storing live messages")."""
+
+REMOVE_EVERY_S = 3600.0
+"""How often it is looked for holdings that may go."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerSettings:
+    """What the settings say.
+
+    `announce_s`: how often a link is announced. `trackers`, `peers`: what links name besides the torrent.
+    """
+
+    announce_s: float = 8 * 3600.0
+    trackers: tuple[str, ...] = ()
+    peers: tuple[Address, ...] = ()
+
+
+class OwnedCommunity:
+    """One community of ours while the service runs.
+
+    `record`: as it was read last. `announced`: what was announced last. `problem`: what is wrong; "" if nothing is.
+    """
+
+    def __init__(
+        self, folder: CommunityFolder, holdings: Holdings, torrents: TorrentProcess, announcer: Announcer
+    ) -> None:
+        self.folder = folder
+        self.holdings = holdings
+        self.record: Community | None = None
+        self.announced: Announced | None = None
+        self.problem = ""
+        self.publisher = Publisher(folder, torrents)
+        self._announcer = announcer
+        self._key: PrivateKey | None = None
+        self._announced_here = False
+        self._removed_at: float | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is switched on, as far as is known."""
+        return self.record is not None and self.record.is_enabled
+
+    async def look(self, now: float, settings: OwnerSettings) -> None:
+        """Do what is due.
+
+        Args:
+            now: Unix seconds.
+        Raises:
+            CommunityError, StoreError: some of it could not be done.
+        """
+        self.record = await asyncio.to_thread(self.folder.read)
+        if not self.record.is_enabled:
+            await self.publisher.stop()
+            return
+        if self._key is None:
+            self.announced = await asyncio.to_thread(read_announced, self.folder.announced)
+            self._key = await asyncio.to_thread(self.folder.read_key)
+        if await self.publisher.publish():
+            self._removed_at = None
+        await self._announce(self._key, now, settings)
+        if self._removed_at is None or abs(now - self._removed_at) >= REMOVE_EVERY_S:
+            await self._remove_holdings(self.record, now)
+            self._removed_at = now
+
+    async def _announce(self, key: PrivateKey, now: float, settings: OwnerSettings) -> None:
+        info = self.publisher.seeded
+        if info is None:
+            return
+        last = self.announced
+        is_due = (
+            not self._announced_here  # since the start: members may have missed it while we were away
+            or last is None
+            or last.info_hash != info.info_hash
+            or abs(now - last.posted_at) >= settings.announce_s
+        )
+        if is_due:
+            link = MagnetLink(info.info_hash, info.name, settings.trackers, settings.peers)
+            self.announced = await self._announcer.announce(
+                self.folder.announced, self.folder.id, key, link.encode(), info.info_hash, info.data_bytes
+            )
+            self._announced_here = True
+            self._removed_at = None
+
+    async def _remove_holdings(self, record: Community, now: float) -> None:
+        """Remove what is old, in an archive, and distributed: seeded now, and its link was posted."""
+        info, announced = self.publisher.seeded, self.announced
+        if info is None or announced is None or announced.info_hash != info.info_hash:
+            return
+        keys = await asyncio.to_thread(self._published_keys, info.data_bytes)
+
+        def is_removable(created: int, topic: Topic, key: bytes) -> bool:
+            of_channel = (each for each in record.channels if each.topic == topic)
+            return key in keys or not any(each.holds_at(created) for each in of_channel)
+
+        removed = await self.holdings.remove(int(now - KEPT_S), is_removable)
+        if removed:
+            log.info("holdings removed community=%s envelopes=%d", self.folder.path.name, removed)
+
+    def _published_keys(self, data_bytes: int) -> frozenset[bytes]:
+        try:
+            archives = decode_ids(self.folder.ids.read_bytes())
+        except (FileNotFoundError, DecodeError):  # the next run of the job makes it again
+            return frozenset()
+        except OSError as error:
+            raise CommunityError(f"cannot read {self.folder.ids}: {error.strerror or error}") from error
+        return frozenset(
+            archive.keys[at : at + HASH_PREFIX_BYTES]
+            for archive in archives
+            if archive.offset + archive.size <= data_bytes
+            for at in range(0, len(archive.keys), HASH_PREFIX_BYTES)
+        )
+
+
+class OwnerService:
+    """All communities of ours. `run` has to run, or `look` to be called."""
+
+    def __init__(
+        self,
+        communities: Path,
+        torrents: TorrentProcess,
+        feed: FeedClient,
+        arrivals: ArrivalLog,
+        settings: OwnerSettings,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self.communities: dict[Path, OwnedCommunity] = {}
+        self.problem = ""
+        """Why communities cannot be found, or the store cannot be followed; "" if they can."""
+        self._folder = communities
+        self._torrents = torrents
+        self._announcer = Announcer(feed, wall_clock)
+        self._arrivals = arrivals
+        self._settings = settings
+        self._wall_clock = wall_clock
+        self._open = contextlib.AsyncExitStack()
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong."""
+        return [text for text in (self.problem, *(each.problem for each in self.communities.values())) if text]
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        try:
+            while True:
+                await self.look()
+                await asyncio.sleep(LOOK_S)
+        finally:
+            await self.close()
+
+    async def look(self) -> None:
+        """Do all that is due."""
+        now = self._wall_clock()
+        problem = await _problem_of(self._find())
+        for each in self.communities.values():
+            each.problem = _changed(each.problem, await _problem_of(each.look(now, self._settings)), each.folder)
+        self.problem = _changed(self.problem, problem or await _problem_of(self._follow()))
+
+    async def close(self) -> None:
+        """Close what is open. What is seeded ends with the torrent process."""
+        await self._open.aclose()
+
+    async def _find(self) -> None:
+        """Take up communities that are new."""
+        for folder in await asyncio.to_thread(lambda: [*owned(self._folder)]):
+            if folder.path not in self.communities:
+                holdings = await self._open.enter_async_context(open_holdings(folder.holdings))
+                self.communities[folder.path] = OwnedCommunity(folder, holdings, self._torrents, self._announcer)
+                log.info("community served community=%s", folder.path.name)
+
+    async def _follow(self) -> None:
+        """Put what has arrived in the store into the holdings of all communities that are on."""
+        while True:
+            followed = [each for each in self.communities.values() if each.is_on]
+            if not followed:
+                return
+            identity = followed[0].holdings.progress.identity
+            of_store = [each for each in followed if each.holdings.progress.identity == identity]
+            behind = min(each.holdings.progress.arrival for each in of_store)
+            try:
+                arrived = await self._arrivals.after(behind, STEP_ENVELOPES, of=identity)
+            except OtherStore as error:
+                for each in of_store:
+                    log.info("holdings follow a new store community=%s", each.folder.path.name)
+                    await each.holdings.begin_anew(error.identity)
+                continue
+            for each in followed:
+                if each not in of_store:  # of the store that was there before
+                    await each.holdings.begin_anew(identity)
+            envelopes, damaged = await asyncio.to_thread(arrived.decode)
+            if damaged:
+                log.warning("damaged envelopes are not held envelopes=%d", damaged)
+            if arrived.end == behind and len(of_store) == len(followed):
+                return
+            now = int(self._wall_clock())
+            for each in of_store:
+                if each.holdings.progress.arrival < arrived.end:
+                    assert each.record is not None, "it is on"
+                    await each.holdings.take(envelopes, arrived.end, each.record.topics, now)
+
+
+async def _problem_of(work: Awaitable[None]) -> str:
+    """Why something could not be done; "" if it could."""
+    try:
+        await work
+    except (CommunityError, StoreError) as error:
+        return str(error)
+    return ""
+
+
+def _changed(before: str, now: str, folder: CommunityFolder | None = None) -> str:
+    """The problem that there is now; it is logged when it is new."""
+    if now and now != before:
+        log.error("community not served community=%s error=%r", "-" if folder is None else folder.path.name, now)
+    return now

@@ -1,0 +1,116 @@
+"""Which ranges of which communities a run looks at, and what it makes of each. Times are Unix seconds.
+
+Of the time since a community was registered, each range that has ended gets an archive, with messages or without. Of
+the time before, those that have messages. A forged time of creation must not give a community fifty years of history:
+the history begins no earlier than the first envelope that was received here may have been created.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mailserver.catchup.ledger import open_ledger
+from mailserver.communities.formats import TimeRange
+from mailserver.communities.index import DEPLOYED
+from mailserver.communities.ranges import PERIOD_S, range_of
+from mailserver.community.owner.record import Community
+from mailserver.units import SECONDS_PER_DAY
+from mailserver.waku.envelope import Topic
+from spark_export.community_encoding import RangeWork
+
+SETTLE_S = 3600
+"""How long after its end a range waits for late envelopes, if the settings say nothing else: clocks differ."""
+
+KEPT_ELSEWHERE_S = 30 * SECONDS_PER_DAY
+"""Other nodes keep messages for so long (61/STATUS "Requirements"): what was missed before is not to be had any more,
+and nothing that is older than the first envelope here by more than this came from them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """When ranges are due: those that ended `settle_s` before `now`, but for what is `missing`."""
+
+    now: int
+    settle_s: int = SETTLE_S
+    period_s: int = PERIOD_S
+    missing: tuple[TimeRange, ...] = ()
+
+    @property
+    def end(self) -> int:
+        """Where the last range that has ended and settled ends."""
+        return range_of(self.now - self.settle_s, self.period_s).lower
+
+    def is_awaited(self, time_range: TimeRange) -> bool:
+        """Whether messages of a range are missing, and may still be fetched."""
+        return any(each.overlaps(time_range) and each.upper > self.now - KEPT_ELSEWHERE_S for each in self.missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run looks at of one community, in the order of `data`; and the ranges that wait for what is missing."""
+
+    works: tuple[RangeWork, ...] = ()
+    waiting: tuple[TimeRange, ...] = ()
+
+
+def plan_community(
+    number: int, community: Community, published: Mapping[TimeRange, bytes], first_received: int | None, due: Due
+) -> Plan:
+    """Plan one community.
+
+    Args:
+        number: of the community in the run.
+        published: the keys of the envelopes of each range that has an archive.
+        first_received: when the first envelope was received of all that there are; None if there are none.
+    """
+    begin = registered = range_of(community.registered, due.period_s).lower
+    if first_received is not None:
+        begin = min(begin, range_of(max(0, first_received - KEPT_ELSEWHERE_S), due.period_s).lower)
+    works: list[RangeWork] = []
+    waiting: list[TimeRange] = []
+    for lower in range(begin, due.end, due.period_s):
+        time_range = TimeRange(lower, lower + due.period_s)
+        content_topics = community.content_topics(time_range)
+        if not content_topics:
+            continue
+        # Archives stand in the order of time: those after a range that waits wait, too.
+        if waiting or due.is_awaited(time_range):
+            waiting.append(time_range)
+            continue
+        is_further = time_range in published
+        works.append(
+            RangeWork(
+                number,
+                time_range,
+                community.format_name,
+                community.network_topic,
+                content_topics,
+                _keys(community),
+                community.channels,
+                needs_messages=is_further or lower < registered or community.format_name == DEPLOYED,
+                published=published.get(time_range, b""),
+            )
+        )
+    return Plan(tuple(works), tuple(waiting))
+
+
+def _keys(community: Community) -> Mapping[Topic, tuple[bytes, ...]]:
+    """What opens the messages of each topic: the keys of all channels that had it, the newest one first."""
+    if community.format_name != DEPLOYED:
+        return {}
+    keys: dict[Topic, list[bytes]] = defaultdict(list)
+    for channel in reversed(community.channels):
+        if channel.key is not None and channel.key not in keys[channel.topic]:
+            keys[channel.topic].append(channel.key)
+    return {topic: tuple(each) for topic, each in keys.items()}
+
+
+def missing_of(stores: Iterable[Path]) -> tuple[TimeRange, ...]:
+    """The times of creation of which the mailservers of some stores still fetch envelopes.
+
+    Raises:
+        CatchupError: what one of them says cannot be read.
+    """
+    awaited = (each for store in stores for each in open_ledger(store.parent).awaited)
+    return tuple(TimeRange(each.lower, each.upper + 1) for each in awaited)

@@ -1,0 +1,67 @@
+"""mailserver.app.communities: the process, beside a daemon in this one, with real torrents on loopback."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from mailserver.app.communities import LOCK_FILE, owner_settings, run_communities
+from mailserver.app.communities_config import CommunitiesConfig
+from mailserver.community.owner.announcing import read_announced
+from mailserver.community.owner.folders import COMMUNITIES_FOLDER
+from mailserver.community.owner.service import OwnerSettings
+from mailserver.data_dir.folder import DataDirInUse
+from mailserver.errors import StartupError
+from mailserver.files import open_descriptor, try_lock
+from mailserver.torrents.info import PIECE_BYTES
+from tests.app.daemons import running
+from tests.community.owner.samples import garden, made_in
+from tests.community.owner.serving import make_week
+from tests.waiting import until
+
+pytestmark = pytest.mark.integration
+
+
+def config_of(data_dir: Path) -> CommunitiesConfig:
+    return CommunitiesConfig(data_dir, torrent_listen="127.0.0.1:0")
+
+
+async def test_what_the_job_has_made_is_announced_and_the_process_stops_when_told(tmp_path: Path) -> None:
+    folder = made_in(tmp_path / COMMUNITIES_FOLDER, garden())
+    make_week(folder, 0)
+    async with running(tmp_path, feed_socket=True):
+        serving = asyncio.create_task(run_communities(config_of(tmp_path)))
+
+        await until(lambda: folder.announced.exists() or serving.done())
+
+        serving.cancel()
+        await asyncio.wait([serving])
+    announced = read_announced(folder.announced)
+    assert announced is not None
+    assert announced.data_bytes == PIECE_BYTES
+    assert folder.holdings.exists()
+
+
+async def test_two_processes_do_not_serve_a_folder(tmp_path: Path) -> None:
+    (tmp_path / COMMUNITIES_FOLDER).mkdir()
+    with open_descriptor(tmp_path / COMMUNITIES_FOLDER / LOCK_FILE, os.O_RDWR | os.O_CREAT) as lock:
+        assert try_lock(lock)
+
+        with pytest.raises(DataDirInUse, match="another process"):
+            await run_communities(config_of(tmp_path))
+
+
+async def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / COMMUNITIES_FOLDER).write_text("")
+
+    with pytest.raises(StartupError, match=r"cannot write .*communities"):
+        await run_communities(config_of(tmp_path))
+
+
+def test_owner_is_told_what_the_settings_say() -> None:
+    trackers = ("udp://192.0.2.1:1337",)
+    config = CommunitiesConfig(announce_hours=2.5, trackers=trackers, advertise=("192.0.2.1:6881",))
+
+    assert owner_settings(config) == OwnerSettings(9000.0, trackers, (("192.0.2.1", 6881),))
+    assert owner_settings(CommunitiesConfig()) == OwnerSettings()

@@ -1,0 +1,271 @@
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from mailserver.codec.keys import NodeId
+from mailserver.communities.checking import Fault, Finding
+from mailserver.communities.formats import TimeRange
+from mailserver.communities.links import MagnetLink
+from mailserver.community.member.history import MAX_LINKS, History, open_history, read_messages, read_overview
+from mailserver.community.member.records import Content, HistoryMessage, State
+from mailserver.community.member.replacing import ArchiveRefused, DownloadLost
+from mailserver.community.member.schema import HISTORY_FILE, SCHEMA_VERSION
+from mailserver.errors import StoreError
+from tests.community.member.worlds import (
+    NOW,
+    OTHER_TOPIC,
+    TOPIC,
+    WEEK_S,
+    content,
+    import_week,
+    listed,
+    message,
+    messages_of,
+    week,
+)
+from tests.mailservers import NEWS, SPORT
+
+NODE, OTHER_NODE = NodeId(bytes(64)), NodeId(bytes([1]) * 64)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / HISTORY_FILE
+
+
+@pytest.fixture
+async def history(path: Path) -> AsyncIterator[History]:
+    async with open_history(path) as opened:
+        yield opened
+
+
+async def test_range_is_replaced_by_what_its_archive_says(history: History, path: Path) -> None:
+    said, unsaid, later = message(5 * WEEK_S), message(5 * WEEK_S + 1), message(6 * WEEK_S)
+    before = message(5 * WEEK_S - 1)
+    assert await history.put_recent([before, said, unsaid, later]) == 4
+
+    await import_week(history, 5, {"a": [said, message(5 * WEEK_S + 2)]})
+
+    assert messages_of(path) == [before, said, message(5 * WEEK_S + 2), later]
+    overview = read_overview(path)
+    assert (overview.messages, overview.unarchived) == (4, 2)
+    assert overview.archives[0].state is State.IMPORTED
+    assert overview.archives[0].messages == 2
+
+
+async def test_message_that_the_archives_of_its_range_do_not_have_stays_out(history: History, path: Path) -> None:
+    await import_week(history, 5, {"a": [message(5 * WEEK_S)]})
+
+    new = await history.put_recent([message(6 * WEEK_S - 1), message(5 * WEEK_S), message(6 * WEEK_S)])
+
+    assert new == 1
+    assert messages_of(path) == [message(5 * WEEK_S), message(6 * WEEK_S)]
+
+
+async def test_range_is_the_union_of_its_archives(history: History, path: Path) -> None:
+    first, second, late = message(5 * WEEK_S), message(5 * WEEK_S, "chunk"), message(5 * WEEK_S + 9)
+
+    await import_week(history, 5, {"a": [first], "b": [first, second]})
+    await import_week(history, 5, {"c": [late]}, also=["a", "b"])
+
+    assert messages_of(path) == sorted([first, second, late])
+
+
+async def test_two_control_nodes_that_alternate_keep_the_union(history: History, path: Path) -> None:
+    mine, theirs = message(5 * WEEK_S, "one"), message(5 * WEEK_S + 1, "other")
+    await import_week(history, 5, {"a": [mine]})
+    await import_week(history, 5, {"b": [theirs]})
+
+    await history.list_archives([listed("a", 5)])
+
+    assert messages_of(path) == [mine, theirs]
+    assert [archive.state for archive in read_overview(path).archives] == [State.IMPORTED] * 2
+
+
+async def test_mailservers_messages_stay_while_an_archive_of_their_range_is_missing(
+    history: History, path: Path
+) -> None:
+    recent = message(5 * WEEK_S + 7)
+    await history.put_recent([recent])
+
+    await import_week(history, 5, {"a": [message(5 * WEEK_S)]}, also=["b"])
+
+    assert messages_of(path) == [message(5 * WEEK_S), recent]
+
+    contents = {content("b"): [message(5 * WEEK_S + 1)]}
+    await history.note_downloaded(contents, NOW)
+    await history.replace(week(5), [*contents], contents.__getitem__, NOW)
+
+    assert messages_of(path) == [message(5 * WEEK_S), message(5 * WEEK_S + 1)]
+
+
+async def test_archive_that_cannot_be_used_is_refused_and_the_others_are_imported(history: History, path: Path) -> None:
+    recent = message(5 * WEEK_S + 7)
+    await history.put_recent([recent])
+    await history.list_archives([listed("good", 5), listed("bad", 5)])
+    await history.note_downloaded([content("good"), content("bad")], NOW)
+
+    def load(name: Content) -> Sequence[HistoryMessage]:
+        if name == content("bad"):
+            raise ArchiveRefused([Finding(Fault.UNREADABLE, "message is truncated")])
+        return [message(5 * WEEK_S)]
+
+    done = await history.replace(week(5), [content("bad"), content("good")], load, NOW)
+
+    assert done.refused == {content("bad"): "it does not decode (message is truncated)"}
+    assert done.imported == {content("good"): 1}
+    assert messages_of(path) == [message(5 * WEEK_S), recent]
+    assert {archive.content: archive.state for archive in read_overview(path).archives} == {
+        content("good"): State.IMPORTED,
+        content("bad"): State.REFUSED,
+    }
+
+
+async def test_refused_archive_has_another_chance_when_another_index_says_something_else(
+    history: History, path: Path
+) -> None:
+    await history.list_archives([listed("a", 5)])
+    await history.refuse(content("a"), "it is of another range than the index says")
+
+    await history.list_archives([listed("a", 5)])
+    assert read_overview(path).archives[0].state is State.REFUSED
+
+    await history.list_archives([listed("a", 6)])
+    assert read_overview(path).archives[0].state is State.MISSING
+    assert read_overview(path).archives[0].time_range == week(6)
+
+
+async def test_imported_archive_stays_what_it_is_whatever_indexes_say(history: History, path: Path) -> None:
+    await import_week(history, 5, {"a": [message(5 * WEEK_S)]})
+
+    await history.list_archives([listed("a", 6)])
+
+    assert [(archive.time_range, archive.state) for archive in read_overview(path).archives] == [
+        (week(5), State.IMPORTED)
+    ]
+
+
+async def test_lost_download_is_missing_again(history: History, path: Path) -> None:
+    await history.list_archives([listed("a", 5)])
+    await history.note_downloaded([content("a")], NOW)
+    assert read_overview(path).archives[0].state is State.DOWNLOADED
+
+    def load(name: Content) -> Sequence[HistoryMessage]:
+        raise DownloadLost(name.hex())
+
+    done = await history.replace(week(5), [content("a")], load, NOW)
+
+    assert done.lost == [content("a")]
+    assert read_overview(path).archives[0].state is State.MISSING
+
+
+async def test_import_that_fails_midway_changes_nothing(history: History, path: Path) -> None:
+    recent = message(5 * WEEK_S + 7)
+    await history.put_recent([recent])
+    await history.list_archives([listed("a", 5)])
+    await history.note_downloaded([content("a")], NOW)
+    wrong = message(5 * WEEK_S + 1)._replace(timestamp=2**63)  # SQLite has no room for it
+
+    with pytest.raises(OverflowError):
+        await history.replace(week(5), [content("a")], lambda _: [message(5 * WEEK_S), wrong], NOW)
+
+    await history.note_asked(NODE, [NEWS], 1)
+    assert messages_of(path) == [recent]
+    assert read_overview(path).archives[0].state is State.DOWNLOADED
+
+
+async def test_messages_are_found_by_time_and_topic(history: History, path: Path) -> None:
+    there = [message(second, topic=topic) for second in (1, 2, 3) for topic in (TOPIC, OTHER_TOPIC)]
+    await history.put_recent(there)
+
+    assert messages_of(path, TimeRange(2, 3)) == sorted(there[2:4])
+    assert messages_of(path, topics=[OTHER_TOPIC]) == there[1::2]
+    assert messages_of(path, topics=["/elsewhere/1/x/proto"]) == []
+
+
+async def test_whole_message_is_kept(history: History, path: Path) -> None:
+    whole = HistoryMessage(1, bytes(32), TOPIC, b"payload", bytes(64), b"meta", 1)
+
+    await history.put_recent([whole])
+
+    assert messages_of(path) == [whole]
+
+
+async def test_reader_sees_one_moment(history: History, path: Path) -> None:
+    await history.put_recent([message(1)])
+
+    with read_messages(path, TimeRange(0, 9)) as messages:
+        await history.put_recent([message(2)])
+        seen = [*messages]
+
+    assert seen == [message(1)]
+
+
+async def test_newest_links_are_remembered(history: History, path: Path) -> None:
+    for clock in range(MAX_LINKS + 5):
+        await history.note_link(MagnetLink(clock, f"magnet:{clock}"), NOW)
+    await history.note_link(MagnetLink(3, "magnet:old"), NOW)
+
+    assert read_overview(path).link == MagnetLink(MAX_LINKS + 4, f"magnet:{MAX_LINKS + 4}")
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*), min(clock) FROM links").fetchone() == (MAX_LINKS, 5)
+
+
+async def test_refused_link_is_remembered(history: History, path: Path) -> None:
+    await history.note_link(MagnetLink(1, "magnet:a"), NOW)
+
+    await history.refuse_link("magnet:a", "files have other names")
+
+    assert read_overview(path).refused_link == "files have other names"
+
+
+async def test_mailserver_is_remembered_up_to_when_it_was_asked(history: History) -> None:
+    assert await history.asked_until(NODE, [NEWS]) is None
+
+    await history.note_asked(NODE, [NEWS], 5)
+    await history.note_asked(NODE, [NEWS], 7)
+
+    assert await history.asked_until(NODE, [NEWS]) == 7
+    assert await history.asked_until(NODE, [NEWS, SPORT]) is None
+    assert await history.asked_until(OTHER_NODE, [NEWS]) is None
+
+    await history.note_asked(NODE, [SPORT], 6)
+
+    assert await history.asked_until(NODE, [NEWS, SPORT]) == 6
+
+
+async def test_everything_is_there_after_a_restart(path: Path) -> None:
+    async with open_history(path) as history:
+        await import_week(history, 5, {"a": [message(5 * WEEK_S)]})
+
+    async with open_history(path) as history:
+        overview = await history.overview()
+
+    assert overview == read_overview(path)
+    assert messages_of(path) == [message(5 * WEEK_S)]
+
+
+def test_history_is_for_its_owner_only(history: History, path: Path) -> None:
+    assert [file.name for file in path.parent.iterdir() if file.stat().st_mode & 0o077] == []
+
+
+async def test_foreign_and_later_files_are_refused(tmp_path: Path) -> None:
+    foreign, later, text = tmp_path / "foreign", tmp_path / "later", tmp_path / "text"
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("CREATE TABLE things (x)")
+    async with open_history(later):
+        pass
+    with sqlite3.connect(later) as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    text.write_text("no database at all, but long enough to be one" * 100)
+
+    for path, why in ((foreign, "no history"), (later, "schema version"), (text, "not a database")):
+        with pytest.raises(StoreError, match=why):
+            async with open_history(path):
+                pass
+        with pytest.raises(StoreError, match=why):
+            read_overview(path)
+    with pytest.raises(StoreError, match="unable to open"):
+        read_overview(tmp_path / "nothing")

@@ -1,0 +1,289 @@
+"""The owner's service, on a real store and feed socket, with real torrents on loopback. The clock is the test's."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mailserver.community.owner.announcing import Announced, read_announced
+from mailserver.community.owner.folders import CommunityFolder
+from mailserver.community.owner.record import CommunityError
+from mailserver.torrents.info import PIECE_BYTES
+from mailserver.torrents.magnet import MagnetLink
+from tests.community.owner.samples import (
+    ATTIC,
+    GARDEN,
+    KITCHEN,
+    OTHER_OWNER,
+    channel,
+    garden,
+    made_in,
+    sealed,
+    week,
+)
+from tests.community.owner.serving import communities_of, info_hash_of, make_week, serving
+from tests.feed_socket.worlds import World, running_world
+from tests.mailservers import Clock, stored
+from tests.torrents.processes import MEMBER, OWNER, process_on
+from tests.waiting import until
+
+pytestmark = pytest.mark.integration
+
+HOUR_S = 3600
+DAY_S = 86_400
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(week(1).upper)
+
+
+@pytest.fixture
+async def world(tmp_path: Path, clock: Clock) -> AsyncIterator[World]:
+    async with running_world(tmp_path, wall_clock=clock) as running:
+        yield running
+
+
+@pytest.fixture
+def folder(world: World) -> CommunityFolder:
+    return made_in(communities_of(world), garden(GARDEN, KITCHEN))
+
+
+async def test_history_is_published_announced_and_fetched_and_a_week_later_the_next(
+    world: World, clock: Clock, folder: CommunityFolder, tmp_path: Path
+) -> None:
+    make_week(folder, 0, *(sealed(week(0).lower + number, number) for number in range(3)))
+    async with serving(world, clock) as serve:
+        (first,) = await serve.until_announced(folder, 1)
+        assert await serve.seeded() == [info_hash_of(first)]
+        assert not folder.next_index.exists()
+        assert first.clock == clock.now * 1000
+        kept = folder.data.read_bytes()
+
+        clock.now += 7 * DAY_S
+        make_week(folder, 1, sealed(week(1).lower, 9))
+        _, second = await serve.until_announced(folder, 2)
+
+        assert await serve.seeded() == [info_hash_of(second)]
+        assert info_hash_of(second) != info_hash_of(first)
+        assert second.clock == clock.now * 1000
+        assert "http" not in second.uri
+        async with process_on(MEMBER) as member:
+            link = replace(MagnetLink.decode(second.uri), peers=((OWNER, serve.torrents.port),))
+            info = await member.metadata(link)
+            (tmp_path / "fetched").mkdir()
+            await member.fetch(info, tmp_path / "fetched", [info.pieces], link=link)
+        fetched = (tmp_path / "fetched" / "data").read_bytes()
+        assert fetched == folder.data.read_bytes()
+        assert fetched.startswith(kept)
+        assert (tmp_path / "fetched" / "index").read_bytes() == folder.index.read_bytes()
+        assert info.name == folder.path.name
+
+
+async def test_link_is_announced_again_every_eight_hours_and_after_a_restart(
+    world: World, clock: Clock, folder: CommunityFolder
+) -> None:
+    make_week(folder, 0)
+    async with serving(world, clock) as serve:
+        (first,) = await serve.until_announced(folder, 1)
+        clock.now += 8 * HOUR_S - 1
+        await serve.owners.look()
+        await serve.until_announced(folder, 1)
+        clock.now += 1
+
+        _, second = await serve.until_announced(folder, 2)
+
+        assert second == (first.clock + 8 * HOUR_S * 1000, first.uri)
+    clock.now -= 10  # set back
+    async with serving(world, clock) as serve:
+        (third,) = await serve.until_announced(folder, 1)
+        assert third == (second.clock + 1, first.uri)
+        assert await serve.seeded() == [info_hash_of(first)]
+
+
+async def test_what_the_job_appends_while_a_torrent_is_made_is_not_in_it(
+    world: World, clock: Clock, folder: CommunityFolder
+) -> None:
+    make_week(folder, 0)
+    with folder.data.open("ab") as data:
+        data.write(b"not whole yet")
+    async with serving(world, clock) as serve:
+        await serve.until_announced(folder, 1)
+
+    announced = read_announced(folder.announced)
+    assert announced is not None
+    assert announced.data_bytes == PIECE_BYTES
+
+
+async def test_community_that_is_switched_off_is_not_seeded_until_it_is_on_again(
+    world: World, clock: Clock, folder: CommunityFolder
+) -> None:
+    make_week(folder, 0)
+    async with serving(world, clock) as serve:
+        await serve.until_announced(folder, 1)
+
+        folder.change(lambda community: replace(community, is_enabled=False))
+        await serve.owners.look()
+        assert await serve.seeded() == []
+        clock.now += DAY_S
+        await serve.until_announced(folder, 1)
+
+        folder.change(lambda community: replace(community, is_enabled=True))
+        links = await serve.until_announced(folder, 2)
+        assert await serve.seeded() == [info_hash_of(links[1])]
+
+
+async def test_community_without_history_is_not_announced_and_one_that_is_made_later_is_found(
+    world: World, clock: Clock
+) -> None:
+    async with serving(world, clock) as serve:
+        await serve.owners.look()
+        folder = made_in(communities_of(world))
+        await serve.until_announced(folder, 0)
+
+        make_week(folder, 0)
+
+        await serve.until_announced(folder, 1)
+
+
+async def test_holdings_follow_the_store_and_go_when_old_archived_and_distributed(
+    world: World, clock: Clock, folder: CommunityFolder
+) -> None:
+    archived, unarchived, young, foreign = (
+        sealed(created, number, topic)
+        for number, (created, topic) in enumerate(
+            ((week(0).lower, GARDEN), (week(0).lower + 1, GARDEN), (week(1).lower, GARDEN), (week(0).lower, ATTIC))
+        )
+    )
+    clock.now = week(0).upper
+    await world.store.put([stored(each, each.created) for each in (archived, unarchived, young, foreign)])
+    async with serving(world, clock) as serve:
+        await serve.owners.look()
+        (owned,) = serve.owners.communities.values()
+        assert await owned.holdings.count() == 3
+
+        # Old, but not archived; then archived, but the daemon takes no link; then all three.
+        clock.now = week(0).lower + 31 * DAY_S
+        await serve.owners.look()
+        assert await owned.holdings.count() == 3
+        make_week(folder, 0, archived)
+        make_week(folder, 1, young)
+        await world.stop()
+        await until(lambda: serve.feed.terms is None)
+        await serve.owners.look()
+        assert "no link is announced" in serve.owners.problems[0]
+        assert len(await serve.seeded()) == 1
+        assert await owned.holdings.count() == 3
+        await world.start()
+        await until(lambda: serve.feed.terms is not None)
+        await serve.until_announced(folder, 1)
+
+        assert serve.owners.problems == []
+        assert await owned.holdings.count() == 2
+        late = sealed(week(1).lower + 5, 77, KITCHEN)
+        await world.store.put([stored(late)])
+        await serve.owners.look()
+        assert await owned.holdings.count() == 3
+
+
+async def test_holdings_of_a_channel_that_does_not_hold_any_more_go_too(
+    world: World, clock: Clock, folder: CommunityFolder
+) -> None:
+    clock.now = week(0).lower + 31 * DAY_S
+    await world.store.put([stored(sealed(week(0).lower + 5, 1, KITCHEN))])
+    make_week(folder, 0)
+    async with serving(world, clock) as serve:
+        await serve.until_announced(folder, 1)
+        (owned,) = serve.owners.communities.values()
+        await serve.owners.look()
+        assert await owned.holdings.count() == 1
+
+        folder.change(lambda community: community.without_channel(channel(KITCHEN).name, at=week(0).lower))
+        clock.now += HOUR_S
+        await serve.owners.look()
+
+        assert await owned.holdings.count() == 0
+
+
+async def test_what_is_wrong_with_one_community_is_told_once_and_the_others_go_on(
+    world: World, clock: Clock, folder: CommunityFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = made_in(communities_of(world), garden(), OTHER_OWNER)
+    make_week(other, 0)
+    folder.index.write_bytes(b"damaged")
+    caplog.set_level(logging.ERROR)
+    async with serving(world, clock) as serve:
+        await serve.until_announced(other, 1)
+        await serve.owners.look()
+
+        assert [folder.path.name in problem for problem in serve.owners.problems] == [True]
+        assert len([record for record in caplog.records if "not served" in record.message]) == 1
+
+        folder.index.unlink()
+        make_week(folder, 0)
+        await serve.until_announced(folder, 1)
+        assert serve.owners.problems == []
+
+
+async def test_damaged_next_index_leaves_what_is_published_as_it_is(
+    world: World, clock: Clock, folder: CommunityFolder
+) -> None:
+    make_week(folder, 0)
+    async with serving(world, clock) as serve:
+        (link,) = await serve.until_announced(folder, 1)
+        index = folder.index.read_bytes()
+        folder.next_index.write_bytes(b"damaged")
+
+        await serve.until_announced(folder, 1)
+
+        assert await serve.seeded() == [info_hash_of(link)]
+        assert folder.index.read_bytes() == index
+        assert not folder.next_index.exists()
+
+
+async def test_link_that_the_daemon_cannot_store_is_a_problem_and_posted_again(
+    world: World, clock: Clock, folder: CommunityFolder
+) -> None:
+    make_week(folder, 0)
+    async with serving(world, clock) as serve:
+        with world.disk_full():
+            await serve.owners.look()
+
+            assert "does not take the magnet link" in serve.owners.problems[0]
+
+        await serve.until_announced(folder, 2)  # the first was relayed all the same
+        assert serve.owners.problems == []
+
+
+async def test_service_looks_until_it_is_stopped(
+    world: World, clock: Clock, folder: CommunityFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mailserver.community.owner.service.LOOK_S", 0.01)
+    make_week(folder, 0)
+    async with serving(world, clock) as serve:
+        running = asyncio.create_task(serve.owners.run())
+        await until(lambda: len(serve.links(folder)) == 1)
+        make_week(folder, 1)
+        await until(lambda: len(serve.links(folder)) == 2)
+        running.cancel()
+        await asyncio.wait([running])
+
+
+@pytest.mark.parametrize("text", ["{}", '{"version": 1, "info_hash": "zz"}'])
+def test_record_of_the_last_link_that_is_damaged_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "announced.json"
+    path.write_text(text)
+
+    with pytest.raises(CommunityError, match="record of a magnet link"):
+        read_announced(path)
+
+
+def test_record_of_the_last_link_comes_back(tmp_path: Path) -> None:
+    announced = Announced(bytes(20), 5, 6, 7)
+    (tmp_path / "announced.json").write_text(announced.encode())
+
+    assert read_announced(tmp_path / "announced.json") == announced
+    assert read_announced(tmp_path / "none") is None

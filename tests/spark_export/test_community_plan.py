@@ -1,0 +1,122 @@
+"""Which history archives a run makes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mailserver.catchup.ledger import open_ledger
+from mailserver.catchup.ranges import Range
+from mailserver.codec.keys import NodeId
+from mailserver.communities.channels import Channel
+from mailserver.communities.formats import TimeRange
+from mailserver.communities.index import DEPLOYED
+from mailserver.community.owner.record import Community, new_community
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from spark_export.community_plan import KEPT_ELSEWHERE_S, Due, Plan, missing_of, plan_community
+from tests.community.owner.samples import GARDEN, KITCHEN, channel, garden, week
+
+KEYS = b"k" * 16
+
+
+def due(number: int, *missing: TimeRange) -> Due:
+    """When the week of this number has just settled."""
+    return Due(week(number).upper + 3600, missing=missing)
+
+
+def plan_of(community: Community, when: Due, *published: int, received: int | None = None) -> Plan:
+    return plan_community(0, community, dict.fromkeys(map(week, published), KEYS), received, when)
+
+
+def ranges(plan: Plan) -> list[tuple[TimeRange, bool]]:
+    return [(work.time_range, work.needs_messages) for work in plan.works]
+
+
+def test_each_range_since_the_registration_gets_an_archive_and_before_those_with_messages() -> None:
+    plan = plan_of(garden(registered=week(6).lower + 9), due(7), received=week(5).lower + 4)
+
+    assert ranges(plan) == [(week(number), number < 6) for number in range(8)]
+    assert all(work.content_topics == (channel(GARDEN).content_topic,) for work in plan.works)
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(-1, 0), (0, 1)])
+def test_range_is_due_when_it_has_ended_and_settled(seconds: int, count: int) -> None:
+    assert len(plan_of(garden(), Due(week(0).upper + 3600 + seconds)).works) == count
+
+
+def test_after_thirty_days_there_are_four_archives() -> None:
+    community = garden(registered=week(0).lower)
+
+    assert len(plan_of(community, Due(week(0).lower + 30 * 86_400)).works) == 4
+
+
+def test_published_ranges_are_looked_at_for_what_came_late() -> None:
+    plan = plan_of(garden(), due(2), 0, 1)
+
+    assert ranges(plan) == [(week(0), True), (week(1), True), (week(2), False)]
+    assert [work.published_keys() for work in plan.works] == [{KEYS}, {KEYS}, set()]
+
+
+def test_ranges_from_one_of_which_messages_are_missing_wait() -> None:
+    missing = TimeRange(week(1).upper - 5, week(1).upper - 4)
+
+    plan = plan_of(garden(), due(2, missing), 1)
+
+    assert ranges(plan) == [(week(0), False)]
+    assert plan.waiting == (week(1), week(2))
+
+
+def test_what_nobody_has_any_more_is_not_awaited() -> None:
+    missing = TimeRange(week(0).lower, week(0).lower + 10)
+    when = Due(missing.upper + KEPT_ELSEWHERE_S, missing=(missing,))
+
+    assert plan_of(garden(), when).waiting == ()
+    assert plan_of(garden(), replace(when, now=when.now - 1)).waiting != ()
+
+
+def test_history_begins_no_earlier_than_what_was_received_here_may_have_been_created() -> None:
+    first = week(5).lower + 100
+
+    plan = plan_of(garden(registered=week(9).lower), due(9), received=first)
+
+    begin = plan.works[0].time_range
+    assert begin.lower <= first - KEPT_ELSEWHERE_S < begin.upper
+    assert plan_of(garden(registered=week(9).lower), due(9)).works[0].time_range == week(9)
+
+
+def test_community_without_channels_has_no_archives() -> None:
+    assert plan_of(new_community("a", "spec", DEFAULT_NETWORK_TOPIC, 0), due(0)) == Plan()
+
+
+def test_range_before_any_channel_began_has_no_archive() -> None:
+    community = new_community("a", "spec", DEFAULT_NETWORK_TOPIC, week(0).lower)
+    community = community.with_channel(channel(GARDEN), since=week(1).lower)
+
+    assert ranges(plan_of(community, due(1))) == [(week(1), False)]
+
+
+def test_opened_archives_need_messages_and_know_all_keys() -> None:
+    community = new_community("Old", DEPLOYED, DEFAULT_NETWORK_TOPIC, week(0).lower)
+    community = community.with_channel(Channel("kitchen", channel(KITCHEN).content_topic, bytes([1]) * 32))
+    community = community.without_channel("kitchen", at=week(0).lower + 5)
+    community = community.with_channel(Channel("again", channel(KITCHEN).content_topic, bytes([2]) * 32), since=6)
+
+    (work,) = plan_of(community, due(0)).works
+
+    assert work.needs_messages
+    assert work.keys == {KITCHEN: (bytes([2]) * 32, bytes([1]) * 32)}
+    assert plan_of(garden(), due(0)).works[0].keys == {}
+
+
+async def test_missed_times_that_a_source_owes_are_awaited_with_their_last_second(tmp_path: Path) -> None:
+    stores = [tmp_path / name / "mailserver.db" for name in ("a", "b", "nobody asked", "never run")]
+    for number, store in enumerate(stores[:3]):
+        store.parent.mkdir()
+        ledger = open_ledger(store.parent)
+        missed = Range(5 + 100 * number, 9 + 100 * number)
+        ledger.note_missed(missed)
+        if number < 2:
+            ledger.account(NodeId(bytes(64))).add(Range(missed.lower, missed.upper + 50))
+        await ledger.save()
+
+    assert missing_of(stores) == (TimeRange(5, 10), TimeRange(105, 110))
