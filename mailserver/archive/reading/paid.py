@@ -7,7 +7,7 @@ from typing import TypeVar
 from mailserver.archive.reading.cache import ByteCache
 from mailserver.archive.reading.catalog import Catalog, Period, PeriodFiles
 from mailserver.archive.reading.reads import RECORD_FILE, STEP, ArchiveReads
-from mailserver.metrics.registry import Metrics
+from mailserver.metrics.archive import ArchiveMetrics
 from mailserver.store.interface import Payer
 
 _FILE_BYTES = 500
@@ -23,7 +23,7 @@ class SharedArchive:
     catalog: Catalog
     reads: ArchiveReads
     cache: ByteCache[object]
-    metrics: Metrics
+    metrics: ArchiveMetrics
     on_slow: Callable[[str], None]
 
     def kept(self, key: object, kind: type[T]) -> T | None:
