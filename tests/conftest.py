@@ -19,9 +19,12 @@ from xdist.scheduler import LoadScopeScheduling
 
 from mailserver.app import logs
 from tests import properties
+from tests.in_memory import keep_in_memory
+from tests.measuring import UNMEASURED, first_examples_measured, unmeasured_from_here
 from tests.quick_jvm import OPTIONS, QuickJvm
 
 properties.register()
+keep_in_memory()
 
 # A future keeps the whole stack in asyncio's debug mode, of which most is pytest's: a sixth of the time of such tests.
 sys.tracebacklimit = 20
@@ -52,25 +55,6 @@ MINUTES = (
 
 LONGEST_FIRST = ("spark", "fuzz", "browser", "integration")
 """Markers of other long tests, in the order in which they run. Tests without any of these markers come last."""
-
-UNMEASURED = (
-    "tests/archive/reading/test_faults.py::test_no_flipped_bit_is_ever_sent",
-    "tests/bench/",
-    "tests/communities/test_index.py::test_index_of_ten_years_is_read_in_50_ms",
-    "tests/docs/",
-    "tests/fuzz/",
-    "tests/history/test_merged.py::test_any_split_is_answered_as_by_one_store_that_holds_all",
-    "tests/limits/test_admission.py::test_one_line_with_ipv6_does_not_lock_out_the_others",
-    "tests/limits/test_packet_rates.py::test_peer_that_takes_little_is_not_disconnected_for_its_neighbours",
-    "tests/limits/test_packet_rates.py::test_with_endless_tolerance_it_is_only_slowed",
-    "tests/limits/test_request_quotas.py::test_ten_of_them_behind_one_address_are_not_either",
-    "tests/limits/test_request_quotas.py::test_thousands_of_phones_behind_one_address_catch_up_on_a_day_one_after_another",
-    "tests/live/test_bundles.py::test_packets_of_the_tiniest_envelopes_take_no_more_memory_than_any",
-    "tests/soak/",
-    "tests/store/sqlite/test_wal.py::test_damage_before_the_last_transaction_is_found",
-)
-"""Where coverage is not measured. Some go the same ways thousands of times, and take up to 25 times as long when each
-line is noted; some compare memory; and of what only the corpus of a fuzzer reaches, no test says what it should do."""
 
 
 class _FilesAndFolders(LoadScopeScheduling):  # type: ignore[misc]
@@ -121,13 +105,11 @@ def _rank(item: pytest.Item) -> int:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Leave some tests unmeasured. (The marker `no_cover` of pytest-cov 7.1 has no effect with several processes.)"""
-    trace = sys.gettrace()
-    if item.nodeid.startswith(UNMEASURED):
-        sys.settrace(None)
-    try:
-        yield
-    finally:
-        sys.settrace(trace)
+    with unmeasured_from_here() as stop:
+        if item.nodeid.startswith(UNMEASURED):
+            stop()
+        with first_examples_measured(getattr(item, "obj", None), stop):
+            yield
 
 
 @pytest.fixture

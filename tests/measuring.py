@@ -1,0 +1,80 @@
+"""Where coverage is measured and where not: what goes the same ways thousands of times takes several times as long when
+each line is noted."""
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+UNMEASURED = (
+    "tests/archive/reading/test_faults.py::test_no_flipped_bit_is_ever_sent",
+    "tests/bench/",
+    "tests/communities/test_index.py::test_index_of_ten_years_is_read_in_50_ms",
+    "tests/docs/",
+    "tests/fuzz/",
+    "tests/history/test_merged.py::test_any_split_is_answered_as_by_one_store_that_holds_all",
+    "tests/limits/test_admission.py::test_one_line_with_ipv6_does_not_lock_out_the_others",
+    "tests/limits/test_packet_rates.py::test_peer_that_takes_little_is_not_disconnected_for_its_neighbours",
+    "tests/limits/test_packet_rates.py::test_with_endless_tolerance_it_is_only_slowed",
+    "tests/limits/test_request_quotas.py::test_ten_of_them_behind_one_address_are_not_either",
+    "tests/limits/test_request_quotas.py::test_thousands_of_phones_behind_one_address_catch_up_on_a_day_one_after_another",
+    "tests/live/test_bundles.py::test_packets_of_the_tiniest_envelopes_take_no_more_memory_than_any",
+    "tests/peers/served/test_backpressure.py::test_flood_faster_than_the_disk_is_held_back_and_confirmed_in_the_end",
+    "tests/soak/",
+    "tests/store/sqlite/test_snapshots.py::test_wal_stays_short_beside_snapshots_that_never_leave_it_alone",
+    "tests/store/sqlite/test_wal.py::test_damage_before_the_last_transaction_is_found",
+    "tests/store/sqlite/test_writer_disk.py::test_wal_stays_short_beside_readers_that_never_leave_it_alone",
+    "tests/test_errors.py",
+    "tests/test_layers.py",
+    "tests/test_log_calls.py",
+    "tests/upkeep/test_pruning.py::test_envelopes_come_and_are_found_while_fifty_thousand_go",
+    "tests/waku2/test_criteria.py::test_matching_does_not_depend_on_how_many_criteria_there_are",
+    "tests/waku2/test_criteria.py::test_memory_is_at_most_what_is_counted",
+)
+"""Where coverage is not measured. Some go the same ways thousands of times, and take up to 25 times as long when each
+line is noted; some compare memory; and of what only the corpus of a fuzzer reaches, no test says what it should do."""
+
+MEASURED_EXAMPLES = 10
+"""Of each property. Which these are does not change, so the coverage does not, either."""
+
+
+@contextlib.contextmanager
+def unmeasured_from_here() -> Iterator[Callable[[], None]]:
+    """Give a function that ends the measuring, in this thread and in those that begin after it, until the exit."""
+    trace, trace_of_threads = sys.gettrace(), threading.gettrace()
+
+    def stop() -> None:
+        sys.settrace(None)
+        threading.settrace(None)
+
+    try:
+        yield stop
+    finally:
+        sys.settrace(trace)
+        threading.settrace(trace_of_threads)
+
+
+@contextlib.contextmanager
+def first_examples_measured(test: object, stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` before the first example of a property that is not measured. Other tests are measured whole."""
+    drawn = getattr(test, "hypothesis", None)
+    inner = getattr(drawn, "inner_test", None)
+    if drawn is None or inner is None:
+        yield
+        return
+    examples = 0
+
+    @functools.wraps(inner)
+    def count(*args: object, **kwargs: object) -> object:
+        nonlocal examples
+        examples += 1
+        if examples > MEASURED_EXAMPLES:
+            stop()
+        return inner(*args, **kwargs)
+
+    drawn.inner_test = count
+    try:
+        yield
+    finally:
+        drawn.inner_test = inner
