@@ -6,6 +6,7 @@ as if they were one file, so that Spark and the containers start once. The longe
 has much left when the other has nothing.
 """
 
+import asyncio.constants
 import linecache
 import logging
 import os
@@ -26,8 +27,10 @@ from tests.quick_jvm import OPTIONS, QuickJvm
 properties.register()
 keep_in_memory()
 
-# A future keeps the whole stack in asyncio's debug mode, of which most is pytest's: a sixth of the time of such tests.
-sys.tracebacklimit = 20
+# In asyncio's debug mode, futures and calls keep the stack of their making: with whole ones, that took a third of such
+# tests' time. The innermost frames say where it was.
+sys.tracebacklimit = 8
+asyncio.constants.DEBUG_STACK_DEPTH = 3  # type: ignore[misc]  # "final" there; our tests are not the library
 
 
 def _unchecked(filename: str | None = None) -> None:
