@@ -11,7 +11,7 @@ from mailserver.ids.envelopes import content_topic_of, message_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.waku.envelope import Topic
 from mailserver.waku2.store_rules import StoreQuery
-from tests.gateway.index.worlds import World, at, bridged, envelope, opened_world, original, query_for
+from tests.gateway.index.worlds import World, at, bridged, envelope, muid_of, opened_world, original, query_for
 from tests.properties import settings
 from tests.store.samples import NEWS, SPORT, START, UNSHRUNK
 
@@ -68,11 +68,14 @@ def drawn_query(data: st.DataObject, world: World) -> StoreQuery:
         is_forward=data.draw(st.booleans()),
         limit=data.draw(st.integers(1, 5)),
         include_data=data.draw(st.booleans()),
+        include_muids=data.draw(st.booleans()),
     )
     known = [*world.model.known]
     if known and data.draw(st.integers(0, 3)) == 0:
-        names = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=8))
-        return replace(query, message_hashes=tuple(names))
+        names = data.draw(st.lists(st.sampled_from(known), max_size=8))
+        muids = {name for each in world.model.known.values() if (name := muid_of(each)) is not None}
+        others = data.draw(st.lists(st.sampled_from(sorted(muids)), max_size=8)) if muids else []
+        return replace(query, message_hashes=tuple(names), muids=tuple(others))
     return replace(
         query,
         content_topics=data.draw(content_topics),
