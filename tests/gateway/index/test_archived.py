@@ -192,6 +192,49 @@ async def test_gateway_that_is_new_to_an_old_archive_answers_once_it_is_indexed(
         assert world.messages.archived.owed == 0
 
 
+async def test_what_was_archived_and_pruned_before_it_was_indexed_is_never_left_out(
+    world: ArchivedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await archived(world, 5, keep=1)
+    await world.follow()
+    monkeypatch.setattr(following, "SWEEP_REST_S", 3600.0)
+    await world.put(*envelopes(5, first=5))
+    world.compact()
+    await world.prune(4)  # nobody has asked, so none of the five is indexed
+
+    with pytest.raises(NotIndexedYet):
+        await world.messages.query(query_for())
+    running = asyncio.create_task(world.messages.follower.run())
+    await until(lambda: world.messages.archived is not None and world.messages.archived.owed == 0)
+    page = await world.messages.query(query_for())
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert page.entries == all_of(envelopes(10))
+
+
+async def test_store_that_is_replaced_while_the_archive_is_indexed_leaves_open_what_is_owed(
+    world: ArchivedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.put(*envelopes(9))
+    world.compact()
+    messages = world.messages.archived
+    assert messages is not None
+    walk = world.source.walk
+
+    def walk_and_begin_anew(*period: Any) -> Any:
+        messages.begin_anew()
+        return walk(*period)
+
+    monkeypatch.setattr(world.source, "walk", walk_and_begin_anew)
+    await messages.index(START + DAY)
+    between = messages.owed
+    await messages.index(START + DAY)
+
+    assert between is None
+    assert messages.owed == 0
+
+
 async def test_without_an_archive_what_it_has_is_not_answered(tmp_path: Path) -> None:
     async with opened_archived_world(tmp_path) as world:
         await archived(world, 9, keep=2)
