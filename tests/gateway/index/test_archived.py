@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ async def archived(world: ArchivedWorld, count: int, keep: int = 0) -> None:
 nights = st.one_of(
     arrivals,
     st.tuples(st.just("compact"), st.none()),
-    st.tuples(st.just("compact"), st.none()),
+    st.tuples(st.just("night"), st.integers(1, 6)),
     st.tuples(st.just("merge"), st.none()),
 )
 
@@ -69,6 +69,9 @@ async def do_or_archive(world: ArchivedWorld, action: str, details: Any) -> None
     """Do one thing to store, archive or index, and to the model."""
     if action == "compact":
         world.compact()
+    elif action == "night":
+        world.compact()
+        await world.prune(details)
     elif action == "merge":
         world.merge()
     else:
@@ -80,12 +83,12 @@ async def do_or_archive(world: ArchivedWorld, action: str, details: Any) -> None
             await world.messages.follower.catch_up()  # before it is pruned: it can be a cursor from then on
 
 
-@given(data=st.data(), script=st.lists(nights, max_size=40), later=st.lists(nights, max_size=12))
-@settings(max_examples=60, phases=UNSHRUNK)
+@given(data=st.data(), script=st.lists(nights, min_size=10, max_size=40), later=st.lists(nights, max_size=12))
+@settings(max_examples=30, phases=UNSHRUNK)
 async def test_queries_answer_as_one_store_would_that_holds_all(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, script: list[Any], later: list[Any]
+    new_folder: Callable[[], Path], data: st.DataObject, script: list[Any], later: list[Any]
 ) -> None:
-    async with opened_archived_world(tmp_path_factory.mktemp("archived")) as world:
+    async with opened_archived_world(new_folder()) as world:
         await world.follow()
         for each in script:
             await do_or_archive(world, *each)
@@ -152,6 +155,20 @@ async def test_original_is_found_in_the_archive_as_it_was_sent(world: ArchivedWo
     by_hash = await world.messages.query(query_for(message_hashes=(name,)))
 
     assert by_time.entries == by_hash.entries == [stored(message)]
+
+
+async def test_message_that_was_not_to_be_stored_stays_away_when_days_are_merged(world: ArchivedWorld) -> None:
+    await world.put(*envelopes(2), received=START)
+    await world.send(original(1, timestamp=at(3), ephemeral=True), received=START)
+    world.compact()
+    await world.follow()
+    await world.prune(3)
+    await world.follow()
+    world.merge()
+    await world.messages.archived.index(START)  # type: ignore[union-attr]
+
+    assert (await world.messages.query(query_for())).entries == all_of(envelopes(2))
+    assert rows(world.folder / INDEX_FILE, "SELECT count(*) FROM archived") == [(2,)]
 
 
 async def test_original_outlives_another_store_and_an_index_that_is_cleaned(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """Queries beside a model in plain Python, whatever arrives and is pruned, before them and between their pages."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,12 +90,12 @@ def storable(world: World) -> list[Any]:
     return [name for name, message in world.model.known.items() if not message.ephemeral]
 
 
-@given(data=st.data(), script=st.lists(arrivals, max_size=40), later=st.lists(arrivals, max_size=12))
-@settings(max_examples=60, phases=UNSHRUNK)
+@given(data=st.data(), script=st.lists(arrivals, min_size=8, max_size=40), later=st.lists(arrivals, max_size=12))
+@settings(max_examples=30, phases=UNSHRUNK)
 async def test_queries_answer_as_the_model_does(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, script: list[Any], later: list[Any]
+    new_folder: Callable[[], Path], data: st.DataObject, script: list[Any], later: list[Any]
 ) -> None:
-    async with opened_world(tmp_path_factory.mktemp("model")) as world:
+    async with opened_world(new_folder()) as world:
         for each in script:
             await do(world, *each)
             if each[0] in ("put", "send"):
