@@ -45,6 +45,7 @@ MINUTES = (
     "tests/soak/",
     "tests/faults/",
     "tests/fuzz/",
+    "tests/crowd/",
     "tests/gateway/test_hostile.py",
     "tests/docs/",
 )
@@ -56,6 +57,7 @@ LONGEST_FIRST = ("spark", "fuzz", "browser", "integration")
 UNMEASURED = (
     "tests/archive/reading/test_faults.py::test_no_flipped_bit_is_ever_sent",
     "tests/bench/",
+    "tests/crowd/",
     "tests/communities/test_index.py::test_index_of_ten_years_is_read_in_50_ms",
     "tests/docs/",
     "tests/fuzz/",

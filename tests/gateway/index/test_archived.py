@@ -424,16 +424,16 @@ async def test_many_of_one_second_are_ordered_by_their_message_hashes(world: Arc
 
 
 async def test_walk_meets_all_once_while_pruning_compaction_and_merge_go_on(world: ArchivedWorld) -> None:
-    some = envelopes(120)
+    some = envelopes(64)
     await world.put(*some)
 
     async def change_all() -> None:
-        for number in range(12):
+        for number in range(8):
             world.compact()
             if number % 4 == 3:
                 world.merge()
             await world.follow()
-            await world.prune(10)
+            await world.prune(8)
 
     changing = asyncio.create_task(change_all())
     found = await world.walk(query_for(limit=7))
