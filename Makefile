@@ -20,7 +20,7 @@ DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two installs must not meet in one .venv
-.PHONY: run gateway community compact test unit others coverage floors dev check docs site page demo faults fuzz soak bench java node lock audit clean help anew
+.PHONY: run gateway community compact test unit others coverage floors dev check docs site page demo faults fuzz soak crowd bench java node lock audit clean help anew
 
 run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 	@$(BIN)/waku-mailserver run $(ARGS)
@@ -94,6 +94,9 @@ fuzz: $(DEV) ## fuzz decoders, try properties: make fuzz ARGS="--seconds 60 code
 
 soak: java $(DEV) ## a simulated month, in half an hour: make soak ARGS="--quick"
 	@$(BIN)/python -m tests.soak $(ARGS)
+
+crowd: $(DEV) ## light clients come and go for an hour: make crowd ARGS="--minutes 5"
+	@$(BIN)/python -m tests.crowd $(ARGS)
 
 bench: java $(DEV) ## measure: make bench ARGS="--runs 3 busy idle"
 	@$(BIN)/python -m bench $(ARGS)

@@ -51,6 +51,7 @@ MINUTES = (
     "tests/soak/",
     "tests/faults/",
     "tests/fuzz/",
+    "tests/crowd/",
     "tests/gateway/test_hostile.py",
     "tests/docs/",
 )

@@ -11,6 +11,7 @@ UNMEASURED = (
     "tests/archive/reading/test_faults.py::test_no_flipped_bit_is_ever_sent",
     "tests/bench/",
     "tests/communities/test_index.py::test_index_of_ten_years_is_read_in_50_ms",
+    "tests/crowd/",
     "tests/docs/",
     "tests/fuzz/",
     "tests/history/test_merged.py::test_any_split_is_answered_as_by_one_store_that_holds_all",

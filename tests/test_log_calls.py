@@ -5,6 +5,7 @@ JSON.
 """
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ OTHER_METHODS = {"warn", "fatal", "handle"}
 RESERVED = {"time", "level", "logger", "event", "exception"}
 """What a line of JSON has of its own."""
 
+LEVELS = "(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)"
 EVENT = re.compile(r"[A-Za-z][A-Za-z-]*(,? [A-Za-z-]+)*")
 SPEC = re.compile(r"%(s|r|d|g|\.[0-9]f)")
 
@@ -71,32 +73,71 @@ def fault(call: ast.Call) -> str | None:
     return None
 
 
+@functools.cache
+def calls_of_ours() -> list[tuple[Path, ast.Call]]:
+    """Every log call of our packages, and its file."""
+    return [(file, call) for file in FILES for call in calls(file.read_text(encoding="utf-8"))]
+
+
 def faults(source: str) -> list[str]:
-    return [f"{call.lineno}: {found}" for call in calls(source) if (found := fault(call)) is not None]
+    return [found for call in calls(source) if (found := fault(call)) is not None]
 
 
 def test_log_calls_have_one_shape() -> None:
-    sources = {file: file.read_text(encoding="utf-8") for file in FILES}
-    found = [f"{file}:{line}" for file, source in sources.items() for line in faults(source)]
+    found = [f"{file}:{call.lineno}: {what}" for file, call in calls_of_ours() if (what := fault(call)) is not None]
 
     assert not found, "\n".join(found)
-    assert sum(1 for source in sources.values() for _ in calls(source)) > 30  # they were looked for where they are
+    assert len(calls_of_ours()) > 30  # they were looked for where they are
+
+
+def events_of(*, with_debug: bool) -> set[str]:
+    """The words of every event that is logged."""
+    events = set()
+    for _, call in calls_of_ours():
+        assert isinstance(call.func, ast.Attribute)
+        template = call.args[call.func.attr == "log"]
+        assert isinstance(template, ast.Constant)
+        read = read_template(template.value)
+        if read is not None and (with_debug or call.func.attr != "debug"):
+            events.add(read[0])
+    return events
+
+
+def lines_of(page: str) -> list[str]:
+    """The lines of the log that a page shows, from their level on: in code of a row, or in an example."""
+    return [
+        inline or example
+        for inline, example in re.findall(rf"`({LEVELS} [^`]+)`|^(?:[-0-9T:.]+Z )?({LEVELS} +.+)$", page, re.MULTILINE)
+    ]
+
+
+def event_of(line: str) -> str:
+    """The words of a line, without its level, and without its fields or what stands for them."""
+    return re.split(r" \w+=| \.\.", line.split(maxsplit=1)[1])[0].strip()
 
 
 def test_operators_can_look_up_every_event() -> None:
     page = (ROOT / "docs" / "log.md").read_text(encoding="utf-8")
-    events = set()
-    for file in FILES:
-        for call in calls(file.read_text(encoding="utf-8")):
-            assert isinstance(call.func, ast.Attribute)
-            template = call.args[call.func.attr == "log"]
-            assert isinstance(template, ast.Constant)
-            read = read_template(template.value)
-            if call.func.attr != "debug" and read is not None:
-                events.add(read[0])
+    events = events_of(with_debug=False)
 
     assert not [event for event in events if f" {event}" not in page]
     assert len(events) > 30
+
+
+def test_lines_that_the_docs_show_are_logged() -> None:
+    events = events_of(with_debug=True)
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    shown = [(page.name, line) for page in pages for line in lines_of(page.read_text(encoding="utf-8"))]
+
+    assert [(page, line) for page, line in shown if event_of(line) not in events] == []
+    assert len({line for page, line in shown if page == "log.md"}) > 100
+    assert {"README.md", "gateway.md"} <= {page for page, _ in shown}
+
+
+def test_no_line_has_two_rows_in_one_section() -> None:
+    for section in (ROOT / "docs" / "log.md").read_text(encoding="utf-8").split("\n## "):
+        lines = lines_of(section)
+        assert [line for line in set(lines) if lines.count(line) > 1] == []
 
 
 @pytest.mark.parametrize(

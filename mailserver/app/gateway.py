@@ -192,6 +192,7 @@ class Gateway:
             unread_bytes=self.host.unread_bytes,
             unindexed=self._messages.follower.behind,
             unindexed_periods=(self._messages.archived and self._messages.archived.owed) or 0,
+            damaged=self._messages.follower.damaged,
             is_connected=self._feed.terms is not None,
             feed_missed=self.live.missed,
             refused_connections={refusal.name.lower(): count for refusal, count in self._admission.refused.items()},

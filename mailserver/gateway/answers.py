@@ -14,15 +14,23 @@ MAX_WAITING_BYTES = 1024 * 1024
 class Answers:
     """A queue of answers, and the task that sends them while there are any. `held_bytes`: of their requests."""
 
-    def __init__(self, name: str, may_queue: Callable[[], bool], send: Callable[[StreamId, bytes], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        may_queue: Callable[[], bool],
+        send: Callable[[StreamId, bytes], None],
+        failed: Callable[[StreamId, Exception], None],
+    ) -> None:
         """Begin without any.
 
         Args:
             may_queue: whether another answer may be queued for the client.
+            failed: there is no answer for this stream, by a fault of ours.
         """
         self._name = name
         self._may_queue = may_queue
         self._send = send
+        self._failed = failed
         self._waiting: deque[tuple[Callable[[], Awaitable[bytes]], StreamId, int]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._has_room = asyncio.Event()
@@ -63,7 +71,12 @@ class Answers:
                     self._has_room.clear()
                     await self._has_room.wait()
                 answer, stream, request_bytes = self._waiting.popleft()
-                self._send(stream, await answer())
+                try:
+                    encoded = await answer()
+                except Exception as error:  # noqa: BLE001 - whatever it is, it costs this answer, and no other
+                    self._failed(stream, error)
+                else:
+                    self._send(stream, encoded)
                 self.held_bytes -= request_bytes
         finally:
             self._task = None

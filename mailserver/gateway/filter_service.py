@@ -111,8 +111,7 @@ class FilterService:
         """A client has reset a push: it does not know of the subscription any more."""
         assert isinstance(criterion, _Wanted)
         if criterion.subscription.request_id is None:
-            subscriber = criterion.subscription.subscriber
-            self.subscriptions.unsubscribe(subscriber, self._network_topic, [criterion.content_topic], _now())
+            self.subscriptions.forget(criterion.subscription.subscriber, self._network_topic, criterion.content_topic)
 
     def _set_timer(self) -> None:
         due = self.subscriptions.next_timer()

@@ -54,7 +54,13 @@ class RequestHandler:
             self._peer.close_write(self._stream)
 
     def _answer(self, request: bytes) -> None:
-        answer = self._service.answer(self._peer, request)
+        try:
+            answer = self._service.answer(self._peer, request)
+        except DecodeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it costs this request, and no other
+            self._peer.failed(self._stream, error)
+            return
         if isinstance(answer, bytes):
             self._peer.answer(self._stream, answer)
         elif answer is None:

@@ -153,6 +153,11 @@ class Host:
         self._told.on_client(peer)
         return None
 
+    def on_failed(self, error: Exception) -> None:
+        """Tell of a fault of ours."""
+        self._metrics.internal_errors.inc()
+        log.error("internal error in a request", exc_info=error)
+
     def on_gone(self, peer: Peer) -> None:
         """Forget a client."""
         self._sockets.remove(peer)

@@ -62,6 +62,9 @@ class Owner(Protocol):
     def on_secured(self, peer: "Peer") -> Ending | None:
         """Its peer id is known. Return why it may not stay, or None."""
 
+    def on_failed(self, error: Exception) -> None:
+        """A request of it was not answered, by a fault of ours."""
+
     def on_gone(self, peer: "Peer") -> None:
         """Its socket is gone."""
 
@@ -100,7 +103,7 @@ class Peer:
         self._opened = TokenBucket(STREAMS_PER_SECOND, STREAMS_BURST, self._loop.time())
         self._pushes: dict[str, PushStreams] = {}
         self._push_streams: dict[StreamId, PushStreams] = {}
-        self._answers = Answers(f"answers {transport.address}", self.may_queue, self.answer)
+        self._answers = Answers(f"answers {transport.address}", self.may_queue, self.answer, self.failed)
         self._timer: asyncio.TimerHandle | None = None
         self._pace = Pace(transport)
         self._requests: dict[StreamId, int] = {}  # how much is kept of each that is not whole
@@ -166,6 +169,11 @@ class Peer:
             request_bytes: how much of the request is kept until then.
         """
         self._answers.add(stream, answer, request_bytes)
+
+    def failed(self, stream: StreamId, error: Exception) -> None:
+        """A request is not answered, by a fault of ours: its stream ends."""
+        self._owner.on_failed(error)
+        self.reset(stream)
 
     def send(self, stream: StreamId, data: bytes) -> None:
         """Send bytes on a stream."""

@@ -8,7 +8,7 @@ from functools import partial
 
 from mailserver.errors import DecodeError, StoreError
 from mailserver.gateway.index.message_store import MessageStore
-from mailserver.gateway.index.values import UnknownCursor
+from mailserver.gateway.index.values import TooManyAlike, UnknownCursor
 from mailserver.gateway.peer import Peer
 from mailserver.gateway.rates import Rates
 from mailserver.limits.admission import groups_of
@@ -75,7 +75,7 @@ class StoreService:
             "store query code=%d messages=%d hashes=%d topics=%d forward=%s cursor=%s data=%s ms=%.1f",
             answer.status_code,
             len(answer.messages),
-            len(query.message_hashes),
+            len(query.message_hashes) + len(query.muids),
             len(query.content_topics),
             query.is_forward,
             query.cursor is not None,
@@ -96,6 +96,8 @@ class StoreService:
             return UNKNOWN_CURSOR.answer(request_id)
         except NotIndexedYet:
             return _NOT_INDEXED.answer(request_id)
+        except TooManyAlike as error:
+            return StoreRefusal(StoreStatus.SERVICE_UNAVAILABLE, str(error)).answer(request_id)
         except (StoreError, TimeoutError) as error:
             log.error("store query failed error=%r", str(error) or type(error).__name__)
             return _UNAVAILABLE.answer(request_id)

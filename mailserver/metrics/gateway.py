@@ -61,6 +61,7 @@ class GatewayFigures:
     unread_bytes: int
     unindexed: int
     unindexed_periods: int
+    damaged: int
     is_connected: bool
     feed_missed: int
     refused_connections: dict[str, int]
@@ -135,6 +136,9 @@ class GatewayMetrics:
             "result",
             (each.value for each in Bridging),
         ).counts
+        self.internal_errors = plain(
+            "gateway_internal_errors_total", "Requests that were not answered, by a fault of ours."
+        ).counts[""]
         self.endings = labelled(
             "gateway_ended_connections_total",
             "Connections that the gateway has ended, by reason.",
@@ -161,7 +165,7 @@ class GatewayCollector(Collector):
             ("gateway_subscribers", "Clients with subscriptions.", figures.subscribers),
             (
                 "gateway_criteria",
-                "Content topics that clients have subscribed to, each counted anew.",
+                "Content topics that clients have subscribed to. One that several have is one.",
                 figures.criteria,
             ),
             ("gateway_unread_bytes", "Bytes sent to clients that they have not read yet.", figures.unread_bytes),
@@ -171,6 +175,7 @@ class GatewayCollector(Collector):
                 "Days and months that only the archive has, and that are not in the index yet.",
                 figures.unindexed_periods,
             ),
+            ("gateway_damaged_envelopes", "Envelopes that were found damaged in the store.", figures.damaged),
             ("gateway_connected", "Whether the mailserver is connected to the gateway.", int(figures.is_connected)),
         ):
             yield GaugeMetricFamily(name, help_text, value)

@@ -45,6 +45,10 @@ class Arrived(Protocol):
         """How far this has come: what follows begins behind it."""
 
     @property
+    def first(self) -> Arrival:
+        """The first place in the store; BEFORE_ALL if it is empty. What arrived before was removed."""
+
+    @property
     def last(self) -> Arrival:
         """The last place in the store."""
 

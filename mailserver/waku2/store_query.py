@@ -7,12 +7,21 @@
     WakuMessageKeyValue  1 message_hash, 2 message, 3 pubsub_topic; 2 and 3 both or neither
 
 nwaku's client demands fields 1, 10 and 11 of an answer: all three are always written.
+
+Ours, for MUIDs (codex-pm, ADR 0001 "Waku Store's bandwidth-consumption optimization"):
+
+    StoreQueryRequest    20 message_hashes may have MUIDs, which are longer than hashes; 1000 include_muids
+    WakuMessageKeyValue  1000 muid: if it was asked for, and the message has one
+
+Other servers refuse a hash that is too long, and do not see field 1000: no client gets another answer than it asked
+for. A field of its own for the MUIDs of a request would be ignored there, and answered with everything.
 """
 
 from dataclasses import dataclass
 
 from mailserver.codec.protobuf import unzigzag, write_bytes, write_number, zigzag
 from mailserver.errors import DecodeError
+from mailserver.ids.muid import MAX_MUID_BYTES, Muid, check_muid
 from mailserver.ids.waku_message import (
     MAX_MESSAGE_BYTES,
     MESSAGE_HASH_BYTES,
@@ -47,8 +56,11 @@ MAX_READ_HASHES = 1000
 MAX_READ_MESSAGES = 1000
 """How many messages are read of an answer; no server that is deployed sends more than 100."""
 
-_HASH_BYTES = 64
-"""Longest hash that is read. One that has not 32 bytes is refused by the rules, with the request's id."""
+_HASH_BYTES = MAX_MUID_BYTES
+"""Longest hash that is read. One of a length that is not lawful is refused by the rules, with the request's id."""
+
+_MUIDS = 1000
+"""The number of our own fields: nobody uses it, and it is far from those that others may add."""
 
 _REQUEST = {
     1: REQUEST_ID,
@@ -61,6 +73,7 @@ _REQUEST = {
     51: data("pagination_cursor", _HASH_BYTES),
     52: number("pagination_forward", 1),
     53: number("pagination_limit", MAX_U64),
+    _MUIDS: number("include_muids", 1),
 }
 _RESPONSE = {
     1: REQUEST_ID,
@@ -69,7 +82,12 @@ _RESPONSE = {
     20: data("messages", MAX_MESSAGE_BYTES + 1024, MAX_READ_MESSAGES),
     51: data("pagination_cursor", _HASH_BYTES),
 }
-_KEY_VALUE = {1: data("message_hash", _HASH_BYTES), 2: MESSAGE, 3: PUBSUB_TOPIC}
+_KEY_VALUE = {
+    1: data("message_hash", _HASH_BYTES),
+    2: MESSAGE,
+    3: PUBSUB_TOPIC,
+    _MUIDS: data("muid", MAX_MUID_BYTES),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +107,7 @@ class StoreQueryRequest:
     pagination_cursor: bytes | None = None
     pagination_forward: bool = False
     pagination_limit: int | None = None
+    include_muids: bool = False
 
     def encode(self) -> bytes:
         """The protobuf form."""
@@ -109,6 +128,8 @@ class StoreQueryRequest:
             parts.append(write_number(52, 1))
         if self.pagination_limit is not None:
             parts.append(write_number(53, self.pagination_limit))
+        if self.include_muids:
+            parts.append(write_number(_MUIDS, 1))
         return b"".join(parts)
 
 
@@ -130,6 +151,7 @@ def decode_store_query_request(packet: bytes) -> StoreQueryRequest:
         pagination_cursor=fields.data("pagination_cursor"),
         pagination_forward=fields.flag("pagination_forward"),
         pagination_limit=fields.number("pagination_limit"),
+        include_muids=fields.flag("include_muids"),
     )
 
 
@@ -140,17 +162,25 @@ def _time(fields: Fields, name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class WakuMessageKeyValue:
-    """A message of a page, or its hash alone: then `message` and `pubsub_topic` are None."""
+    """A message of a page, or its hash alone: then `message` and `pubsub_topic` are None.
+
+    `muid`: None if it was not asked for, or the message has none.
+    """
 
     message_hash: MessageHash
     message: WakuMessage | None = None
     pubsub_topic: str | None = None
+    muid: Muid | None = None
 
     def encode(self) -> bytes:
         """The protobuf form."""
         if self.message is None or self.pubsub_topic is None:
-            return write_bytes(1, self.message_hash)
-        return encode_key_value(self.message_hash, self.message.encode(), self.pubsub_topic)
+            return write_bytes(1, self.message_hash) + self.encode_muid()
+        return encode_key_value(self.message_hash, self.message.encode(), self.pubsub_topic) + self.encode_muid()
+
+    def encode_muid(self) -> bytes:
+        """The field that has the MUID; nothing, if there is none."""
+        return b"" if self.muid is None else write_bytes(_MUIDS, self.muid)
 
 
 def encode_key_value(message_hash: MessageHash, message: bytes, pubsub_topic: str) -> bytes:
@@ -162,16 +192,17 @@ def decode_key_value(packet: bytes) -> WakuMessageKeyValue:
     """Decode the protobuf form. A message without its pubsub topic, or the other way round, is left out, as in nwaku.
 
     Raises:
-        DecodeError: it has another form, or is beyond a bound; or its hash is not 32 bytes.
+        DecodeError: it has another form, or is beyond a bound; or its hash is not 32 bytes, or its MUID 33 to 64.
     """
     fields = read(packet, _KEY_VALUE)
     message_hash = fields.data("message_hash") or b""
     if len(message_hash) != MESSAGE_HASH_BYTES:
         raise DecodeError("message_hash is not 32 bytes", got=len(message_hash), limit=MESSAGE_HASH_BYTES)
-    message, pubsub_topic = fields.data("message"), fields.text("pubsub_topic")
+    message, pubsub_topic, name = fields.data("message"), fields.text("pubsub_topic"), fields.data("muid")
+    muid = None if name is None else check_muid(name)
     if message is None or pubsub_topic is None:
-        return WakuMessageKeyValue(MessageHash(message_hash))
-    return WakuMessageKeyValue(MessageHash(message_hash), decode_message(message), pubsub_topic)
+        return WakuMessageKeyValue(MessageHash(message_hash), muid=muid)
+    return WakuMessageKeyValue(MessageHash(message_hash), decode_message(message), pubsub_topic, muid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,6 +180,13 @@ class Subscriptions(Generic[S]):
         self._remove(subscriber)
         return OK
 
+    def forget(self, subscriber: S, pubsub_topic: str, content_topic: str) -> None:
+        """Remove a criterion that the subscriber does not know of any more. That is no request of it."""
+        known, criterion = self._subscribers.get(subscriber), Criterion(pubsub_topic, content_topic)
+        if known is not None and criterion in known.filter.criteria:
+            self._index.remove(known.filter, criterion)
+            self._remove_if_empty(subscriber, known)
+
     def _criteria(self, pubsub_topic: str | None, content_topics: Iterable[str]) -> list[Criterion] | FilterVerdict:
         topics = dict.fromkeys(content_topics)
         if not pubsub_topic or not topics:

@@ -3,11 +3,11 @@
 import argparse
 import asyncio
 import random
-import shutil
 import tempfile
 from collections import Counter
 from pathlib import Path
 
+from tests.fast_folder import fast_folder
 from tests.faults.powercut.archive import archive
 from tests.faults.powercut.cuts import Outcome, cut_power, recorded_all, start_daemon
 from tests.faults.powercut.recorder import Kind, Recorder, build
@@ -17,9 +17,6 @@ from tests.faults.report import Report, Row
 SUMMARY = "power cuts: the recorded write order, with unsynced writes lost or torn"
 QUICK = {"cuts": 20, "disks": 2, "starts": 1}
 SCENARIOS = {**STORE_SCENARIOS, "archive": archive}
-
-MIN_FREE_BYTES = 1 << 30
-"""What a scenario takes at most is a tenth of that."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,12 +53,6 @@ async def _run(name: str, folder: Path, seed: str, arguments: argparse.Namespace
         *started.shown,
         *(f"{name}: not recorded: {file}" for file in missed),
     ]
-
-
-def fast_folder() -> Path | None:
-    """Memory, if there is enough that is a file system: a real disk would sync each copy. None: the usual folder."""
-    memory = Path("/dev/shm")
-    return memory if memory.is_dir() and shutil.disk_usage(memory).free >= MIN_FREE_BYTES else None
 
 
 async def record(name: str, folder: Path, seed: str) -> Scenario:

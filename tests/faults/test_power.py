@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.faults.power import QUICK, SCENARIOS, fast_folder, record
+from tests.fast_folder import fast_folder
+from tests.faults.power import QUICK, SCENARIOS, record
 from tests.faults.powercut.cuts import cut_power, recorded_all, start_daemon, without_syncs
 from tests.faults.powercut.recorder import Kind
 from tests.faults.powercut.scenarios import Scenario

@@ -9,7 +9,7 @@ from mailserver.libp2p.ping import PING, PING_BYTES
 from mailserver.libp2p.streams import MAX_STREAM_BYTES
 from mailserver.waku2.frames import encode_frame
 from tests.gateway.clients import MPLEX, YAMUX, LightClient, connected
-from tests.gateway.hosts import ECHO, LATER, MAX_REQUEST_BYTES, SILENT, running_host
+from tests.gateway.hosts import ECHO, FAULTY, LATER, MAX_REQUEST_BYTES, SILENT, running_host
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -145,6 +145,29 @@ async def test_service_without_answers_closes_its_half() -> None:
         assert heard.is_closed
         assert heard.data == b""
         assert world.silent.asked == [b"hello"]
+
+
+@BOTH_MUXERS
+@pytest.mark.parametrize("when", ["at once", "later"])
+async def test_fault_of_ours_costs_one_request_and_is_told_once(
+    muxer: str, when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_host() as world, connected(world.port, muxer=muxer) as client:
+        failed = await client.open(FAULTY, encode_frame(when.encode()))
+        after = await client.open(LATER, encode_frame(b"the next"))
+        world.later.go.set()
+
+        assert (await client.heard(failed)).is_reset
+        assert (await client.heard(after)).data == encode_frame(b"the next")
+        await echoed(client)
+        assert world.host.unread_bytes == 0
+        assert world.endings() == {}
+
+    (line,) = caplog.records
+    assert (line.getMessage(), line.levelname) == ("internal error in a request", "ERROR")
+    assert line.exc_info is not None
+    assert line.exc_info[0] is KeyError
+    assert world.metrics.internal_errors.value == 1
 
 
 async def test_answer_that_takes_a_while_holds_up_no_other() -> None:

@@ -12,7 +12,8 @@ from mailserver.gateway import rates as rates_module
 from mailserver.gateway import store_service
 from mailserver.gateway.index import follower as following
 from mailserver.gateway.index.schema import INDEX_FILE
-from mailserver.ids.envelopes import NS, content_topic_of
+from mailserver.ids.envelopes import NS, content_topic_of, envelope_muid
+from mailserver.ids.muid import muid
 from mailserver.ids.waku_message import WakuMessage
 from mailserver.metrics.gateway import Asked
 from mailserver.store.retention import Surplus
@@ -98,6 +99,42 @@ async def test_presence_is_asked_by_hashes_without_data(tmp_path: Path) -> None:
     assert [each.message_hash for each in page.messages] == [names[0], names[2]]
     assert {(each.message, each.pubsub_topic) for each in page.messages} == {(None, None)}
     assert [each.message for each in with_data.messages] == [in_order(some)[0], in_order(some)[2]]
+
+
+async def test_messages_are_asked_for_by_muid_and_told_with_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mailserver.gateway.store_service")
+    some = envelopes(4)
+    muids = [envelope_muid(TOPIC, each) for each in some]
+    sent = message(9, meta=b"of its application")
+    async with running_gateway(filled(tmp_path, some)) as gateway, gateway.client() as client:
+        assert (await client.lightpush(TOPIC, sent)).status_code == 200
+        own = muid(TOPIC, sent.content_topic, sent.meta, sent.payload)
+        request = StoreQueryRequest("1", message_hashes=(own, muids[2], bytes(52)), pubsub_topic=TOPIC)
+        presence = await ask(client, request)
+        with_data = await ask(client, replace(request, include_data=True))
+        listed = await ask(client, replace(ALL, include_data=False, include_muids=True))
+        usual = await ask(client, ALL)
+
+    assert [(each.message, each.muid) for each in presence.messages] == [(None, muids[2]), (None, own)]
+    assert [(each.message, each.muid) for each in with_data.messages] == [(mapped(some[2]), muids[2]), (sent, own)]
+    assert [(each.message, each.muid) for each in listed.messages] == [(None, each) for each in (*muids, own)]
+    assert {each.muid for each in usual.messages} == {None}
+    assert "store query code=200 messages=2 hashes=3 topics=0" in caplog.text
+
+
+async def test_muid_of_a_second_with_too_many_messages_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_service, "MAX_QUERY_WORK", 0)
+    some = [make_envelope(number, created=NOW - 1, ttl=5000) for number in range(102)]
+    nobody = envelope_muid(TOPIC, make_envelope(1000, created=NOW - 1, ttl=5000))
+    async with running_gateway(filled(tmp_path, some)) as gateway, gateway.client() as client:
+        page = await ask(client, StoreQueryRequest("1", message_hashes=(nobody,)))
+
+    assert (page.status_code, page.messages) == (Status.SERVICE_UNAVAILABLE, ())
+    assert page.status_desc == "too many messages were created when those of these MUIDs were, or have their meta"
 
 
 async def test_times_are_nanoseconds_start_inclusive_and_end_exclusive(tmp_path: Path) -> None:
@@ -196,6 +233,8 @@ async def test_page_with_nothing_on_it_is_the_last(tmp_path: Path, monkeypatch: 
         StoreQueryRequest("2", content_topics=(NEWS_TOPIC,)),
         StoreQueryRequest("3", pubsub_topic=TOPIC, content_topics=tuple(map(str, range(101)))),
         StoreQueryRequest("4", message_hashes=(b"short",)),
+        StoreQueryRequest("4a", message_hashes=(bytes(33),), time_end=1),
+        StoreQueryRequest("4b", message_hashes=tuple(number.to_bytes(52, "big") for number in range(101))),
         StoreQueryRequest("5", message_hashes=(bytes(32),), time_start=1),
         StoreQueryRequest("6", message_hashes=(bytes(32),), content_topics=(NEWS_TOPIC,), pubsub_topic=TOPIC),
         StoreQueryRequest("7", pagination_cursor=bytes(32)),

@@ -13,6 +13,7 @@ FIGURES = GatewayFigures(
     unread_bytes=7,
     unindexed=8,
     unindexed_periods=11,
+    damaged=12,
     is_connected=True,
     feed_missed=9,
     refused_connections={"per_address": 10},
@@ -42,6 +43,7 @@ def test_state_is_read_when_somebody_asks() -> None:
         "gateway_unindexed_archive_periods 11.0",
         "gateway_connected 1.0",
         "gateway_feed_missed_envelopes_total 9.0",
+        "gateway_damaged_envelopes 12.0",
         'gateway_refused_connections_total{reason="per_address"} 10.0',
     ):
         assert line in lines
@@ -57,6 +59,7 @@ def test_what_is_counted_where_it_happens_is_there_from_the_start() -> None:
     for use in ArchiveRead:
         assert f'gateway_archive_row_groups_total{{what="{use.value}"}} 0.0' in lines
     assert "gateway_pushes_total 0.0" in lines
+    assert "gateway_internal_errors_total 0.0" in lines
     assert "gateway_dropped_pushes_total 0.0" in lines
 
 

@@ -84,6 +84,7 @@ GATEWAY_FIGURES = GatewayFigures(
     unread_bytes=5000,
     unindexed=6,
     unindexed_periods=0,
+    damaged=12,
     is_connected=True,
     feed_missed=7,
     refused_connections={"too_fast": 8, "address_full": 0},

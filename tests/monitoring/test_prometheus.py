@@ -19,19 +19,22 @@ from mailserver.codec import rlp
 from mailserver.codec.keys import Enode
 from mailserver.handoff.archived import Archived
 from mailserver.handoff.last_run import Compaction
-from mailserver.ids.envelopes import content_topic_of
+from mailserver.ids.envelopes import NS, content_topic_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid
 from mailserver.ids.waku_message import WakuMessage
 from mailserver.mail.request import MailRequest, RequestId
+from mailserver.metrics.labels import ArchiveRead
 from mailserver.store.sqlite.handoff import write_archived, write_compaction
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
+from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.bloom import FULL_BLOOM, Interest
 from mailserver.waku.envelope import Envelope, Topic, encode_envelope, encode_envelopes
 from mailserver.waku.packets import PacketCode
 from mailserver.waku2.codes import LightPushStatus
 from mailserver.waku2.store_query import StoreQueryRequest
 from mailserver.wakuid.questions import Query as IdQuery
+from tests.archive.reading.parquet import envelope, write_period
 from tests.gateway.clients import LightClient, connected
 from tests.integration.daemons import Daemon, running_daemon
 from tests.integration.gateways import GatewayProcess, running_gateway
@@ -66,6 +69,9 @@ REQUESTS = [
 ]
 """In the clear: by topic, by bloom filter, for everything; refused, and unreadable."""
 
+ARCHIVED_AT = int(time.time()) - 5 * SECONDS_PER_DAY
+"""When those were created that only the archive has, Unix seconds."""
+
 LONG_REQUEST = rlp.encode([REQUEST_ID, b"", b"\xff" * 4, b"", b"", b"", [bytes(SPORT)]])
 """For all large envelopes."""
 
@@ -88,6 +94,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     for name in ("source", "ours", "prometheus"):
         (folder / name).mkdir()
     program("prometheus")
+    write_period(folder / "archive", [envelope(number, created=ARCHIVED_AT, topic=SPORT) for number in range(30)])
     asyncio.run(prepare(folder / "source", folder / "ours"))
     keep = ("--retention-days", "0")
     with (
@@ -95,13 +102,14 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
         running_daemon(
             folder / "ours", *keep, "--feed-socket", "--metrics", "127.0.0.1:0", "--trusted-peers", str(source.enode)
         ) as daemon,
-        running_gateway(folder / "ours", "--metrics", "127.0.0.1:0") as gateway,
+        running_gateway(folder / "ours", "--metrics", "127.0.0.1:0", "--archive", str(folder / "archive")) as gateway,
         running_prometheus(
             folder / "prometheus", instance := metrics_address(daemon), of_gateway := metrics_address(gateway)
         ) as prometheus,
     ):
         daemon.wait_for_line("caught up")
         gateway.wait_for_line("feed connected")
+        gateway.wait_for_line("archive is indexed period=")
         at, exposed = asyncio.run(make_traffic(daemon, gateway, (instance, of_gateway), prometheus))
         yield Observed(prometheus, instance, of_gateway, at, exposed)
 
@@ -192,6 +200,9 @@ async def have_round_of_gateway(light: LightClient) -> None:
     await until(lambda: len(light.pushes) > before)
     found = await light.query(StoreQueryRequest("1", True, DEFAULT_NETWORK_TOPIC, (NEWS_IN_V2,)))
     assert found.messages
+    begin, end = ARCHIVED_AT * NS, (ARCHIVED_AT + 1) * NS
+    archived = await light.query(StoreQueryRequest("2", True, time_start=begin, time_end=end, pagination_limit=100))
+    assert len(archived.messages) == 30
 
 
 async def have_round(daemon: Daemon, sender: RawPeer, reader: RawPeer, peers: Peers) -> None:
@@ -241,6 +252,24 @@ def test_query_of_each_panel_has_an_answer(observed: Observed, query: Query) -> 
         return
     assert found
     assert all(sample.value == sample.value for sample in found), "not a number: nothing was observed"
+
+
+def test_gateway_tells_what_it_reads_of_the_archive(observed: Observed) -> None:
+    def value(query: str) -> float:
+        (sample,) = observed.prometheus.query(f'{query}{{instance="{observed.gateway}"}}', observed.at)
+        return sample.value
+
+    read = observed.prometheus.query(f'gateway_archive_row_groups_total{{instance="{observed.gateway}"}}', observed.at)
+    lookups = observed.prometheus.query(
+        f'sum(gateway_archive_cache_lookups_total{{instance="{observed.gateway}"}})', observed.at
+    )
+
+    assert len(read) == len(ArchiveRead)
+    assert all(sample.value > 0 for sample in (*read, *lookups))
+    assert value("gateway_archive_read_seconds_total") > 0
+    assert value("gateway_archive_cache_bytes") > 0
+    assert value("gateway_archive_read_failures_total") == 0
+    assert value("gateway_unindexed_archive_periods") == 0
 
 
 def test_alerts_are_evaluated_and_none_is_raised(observed: Observed) -> None:

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from hypothesis import strategies as st
 
+from mailserver.ids.muid import Muid
 from mailserver.ids.waku_message import MessageHash, WakuMessage
 from mailserver.waku2.filter_packets import (
     FilterSubscribeRequest,
@@ -118,7 +119,10 @@ messages = st.builds(
     meta=st.binary(max_size=64),
     ephemeral=st.none() | st.booleans(),
 )
-key_values = st.builds(WakuMessageKeyValue, hashes) | st.builds(WakuMessageKeyValue, hashes, messages, texts)
+muids = st.none() | st.binary(min_size=33, max_size=64).map(Muid)
+key_values = st.builds(WakuMessageKeyValue, hashes, muid=muids) | st.builds(
+    WakuMessageKeyValue, hashes, messages, texts, muids
+)
 
 KINDS: dict[type[Packet], Kind] = {
     FilterSubscribeRequest: Kind(
@@ -152,6 +156,7 @@ KINDS: dict[type[Packet], Kind] = {
             st.none() | st.binary(max_size=64),
             st.booleans(),
             st.none() | st.integers(0, 2**64 - 1),
+            st.booleans(),
         ),
     ),
     StoreQueryResponse: Kind(

@@ -273,6 +273,12 @@ def test_packet_beyond_a_bound_is_refused_by_the_name_of_the_field(packet: Packe
         (StoreQueryRequest, "1002", "include_data is too large, got 2, limit 1"),
         (StoreQueryRequest, "6201 01", "time_start has another wire type, got LENGTH_DELIMITED, limit VARINT"),
         (StoreQueryResponse, "a20100", "message_hash is not 32 bytes, got 0, limit 32"),
+        (
+            StoreQueryResponse,
+            f"a20145 0a20 {'00' * 32} c23e20 {'00' * 32}",
+            "MUID is not 33 to 64 bytes, got 32, limit 64",
+        ),
+        (StoreQueryRequest, "c03e02", "include_muids is too large, got 2, limit 1"),
         (LightPushRequest, "aa0100", "payload is missing"),
         (PushRpc, "1202 1200", "payload is missing"),
         (PushRpc, "1a02 0802", "is_success is too large, got 2, limit 1"),

@@ -75,7 +75,19 @@ def test_page_has_a_lawful_length(asked: int | None, limit: int) -> None:
             replace(ALL, message_hashes=tuple(number.to_bytes(32, "big") for number in range(1001))),
             "more than 1000 message_hashes",
         ),
-        (replace(ALL, message_hashes=(hash_of(1), bytes(31))), "one of message_hashes is not 32 bytes"),
+        (
+            replace(ALL, message_hashes=(hash_of(1), bytes(31))),
+            "one of message_hashes is neither 32 bytes nor a MUID",
+        ),
+        (replace(ALL, message_hashes=(bytes(65),)), "one of message_hashes is neither 32 bytes nor a MUID"),
+        (
+            replace(ALL, message_hashes=tuple(number.to_bytes(52, "big") for number in range(101))),
+            "more than 100 MUIDs in message_hashes",
+        ),
+        (
+            replace(ALL, message_hashes=(bytes(33),), time_start=0),
+            "message_hashes exclude content_topics, time_start and time_end",
+        ),
         (
             replace(BY_HASH, content_topics=("a",)),
             "message_hashes exclude content_topics, time_start and time_end",
@@ -99,6 +111,19 @@ def test_as_many_topics_and_hashes_as_there_may_be_are_taken() -> None:
 
     assert len(checked(replace(ALL, message_hashes=hashes, pagination_cursor=hash_of(1))).message_hashes) == 1000
     assert len(checked(replace(BY_TOPIC, content_topics=tuple(map(str, range(100))))).content_topics) == 100
+
+
+def test_names_longer_than_a_hash_are_muids() -> None:
+    query = checked(replace(BY_HASH, message_hashes=(bytes(33), hash_of(1), bytes(64), bytes(33)), pubsub_topic="/a"))
+
+    assert (query.message_hashes, query.muids) == ((hash_of(1),), (bytes(33), bytes(64)))
+    assert (query.pubsub_topic, query.include_muids) == (None, False)
+    assert not query.has_nothing(PUBSUB)
+    assert not checked(replace(ALL, message_hashes=(bytes(52),), pubsub_topic="/a")).has_nothing(PUBSUB)
+
+
+def test_muids_are_told_if_they_are_asked_for() -> None:
+    assert checked(replace(BY_TOPIC, include_muids=True)).include_muids
 
 
 def test_cursor_that_is_not_stored_is_a_bad_request() -> None:

@@ -291,6 +291,23 @@ def test_where_slots_are_short_the_longest_gone_goes_first() -> None:
     assert lost == [(OK, ["gone early"]), (OK, ["gone late"]), (OK, ["failing"]), (FULL, [])]
 
 
+def test_subscriber_that_has_forgotten_a_topic_has_asked_for_nothing() -> None:
+    made = subscribed("one", "two", topics=("a", "b"), max_subscribers=2)
+    made.push_failed("one", NOW)
+
+    made.forget("one", P, "a")
+    made.forget("one", P, "unknown")
+    made.forget("nobody", P, "a")
+
+    assert found(made, P, "a") == [("two", None)]
+    assert found(made, P, "b") == [("one", None), ("two", None)]
+    assert made.subscribe("new", P, ("a",), NOW + 1).status == OK  # it still makes room
+    assert "one" not in made
+    made.forget("two", P, "a")
+    made.forget("two", P, "b")
+    assert "two" not in made
+
+
 def test_where_slots_are_short_the_longest_silent_goes_after_five_minutes() -> None:
     made = subscribed("one", "two", max_subscribers=2)
     made.ping("one", NOW + 10)

@@ -118,6 +118,15 @@ class Table(RuleBasedStateMachine):
             known.asked -= {(pubsub_topic, topic) for topic in topics}
             self.tidy(subscriber)
 
+    @rule(subscriber=subscribers, pubsub_topic=pubsub_topics, topic=st.sampled_from(CONTENT))
+    def forget(self, subscriber: str, pubsub_topic: str, topic: str) -> None:
+        self.real.forget(subscriber, pubsub_topic, topic)
+
+        peer = self.peers.get(subscriber)
+        if peer and (known := peer.requests.get(None)):
+            known.asked -= {(pubsub_topic, topic)}
+            self.tidy(subscriber)
+
     @rule(subscriber=subscribers)
     def unsubscribe_all(self, subscriber: str) -> None:
         status = self.real.unsubscribe_all(subscriber).status

@@ -116,7 +116,8 @@ class ArchivedMessages:
         )
 
     def begin_anew(self) -> None:
-        """Another store is followed: what it lacks is not known yet."""
+        """Another store is followed, or envelopes have gone from it that were not indexed: what it lacks is not known
+        yet."""
         self._owed = None
 
     async def index(self, removed_until: int) -> None:
@@ -141,7 +142,8 @@ class ArchivedMessages:
                 await self._index(name, period, walked.get(name, WalkedPeriod(0, is_all=False)).row_groups)
             if replaced := walked.keys() - periods.keys():
                 await self._database.write(partial(forget_periods, periods=replaced))
-            self._owed = {name: created for name, created in self._owed.items() if name in left and name in periods}
+            if self._owed is not None:
+                self._owed = {name: created for name, created in self._owed.items() if name in left}
 
     async def _index(self, name: PeriodName, period: ArchivedPeriod, row_groups: int) -> None:
         """Index a period from a row group on."""

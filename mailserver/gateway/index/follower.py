@@ -7,7 +7,7 @@ kept between two of them. Hashing is done in the thread that writes.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
 from mailserver.errors import StoreError
@@ -23,6 +23,7 @@ from mailserver.gateway.index.writing import (
     remove,
 )
 from mailserver.ids.envelopes import NS
+from mailserver.ids.waku_message import MessageHash
 from mailserver.store.arrivals import ArrivalLog, Arrived, OtherStore
 from mailserver.store.message_ids import BEFORE_ALL, NotIndexedYet
 from mailserver.store.sqlite import work
@@ -50,6 +51,9 @@ SWEEP_PAUSE_S = 0.01
 
 ARCHIVE_REST_S = 60.0
 """How often to look what was published of the archive, while nothing is removed from the store."""
+
+MAX_DAMAGED = 10_000
+"""How many messages are remembered whose envelopes were damaged since they were indexed."""
 
 SWEEP_REST_S = 5.0
 """How long a round is the last, at least."""
@@ -82,10 +86,10 @@ class Follower:
         self._swept: str | None = None
         self._missing: list[Key] = []
         self._look_at = 0.0
-        self._is_new_store = asyncio.Event()
+        self._is_owing = asyncio.Event()
         self._following = self._sweeping = ""
-        self.damaged = 0
-        """How many envelopes were found damaged, and are not indexed."""
+        self._damaged = 0
+        self._damaged_since: set[MessageHash] = set()
 
     @classmethod
     async def start(
@@ -127,6 +131,16 @@ class Follower:
         """How far which store is indexed."""
         return self._progress
 
+    @property
+    def damaged(self) -> int:
+        """How many envelopes were found damaged: each once, when it was to be indexed, or when it was read later."""
+        return self._damaged + len(self._damaged_since)
+
+    def note_damaged(self, names: Iterable[MessageHash]) -> None:
+        """The envelopes of these messages were damaged since they were indexed."""
+        if len(self._damaged_since) < MAX_DAMAGED:
+            self._damaged_since.update(names)
+
     async def catch_up(self) -> None:
         """Index what was stored before this call. Those who call at the same time share what is done.
 
@@ -163,21 +177,29 @@ class Follower:
             self._progress = await self._database.write(begin)
             self._swept = None
             self._missing.clear()
-            if self._archived is not None:
-                self._archived.begin_anew()
-            self._is_new_store.set()
+            self._look_at_archive()
             arrived = await self._read()
+        if BEFORE_ALL < self._progress.arrival < arrived.first - 1:
+            # Some may have gone before they were indexed: of what only the archive has, more may be missing.
+            self._look_at_archive()
         if arrived.end > self._progress.arrival:
             indexed = await self._database.write(partial(index, progress=self._progress, arrived=arrived))
             if indexed is None:  # it was already, for somebody who has not waited for it
                 self._progress = await self._database.write(read_progress)
             else:
                 self._progress = self._progress._replace(arrival=arrived.end)
-                self.damaged += indexed.damaged
+                self._damaged += indexed.damaged
         if self._removals is None:
-            self._is_new_store.set()
+            self._is_owing.set()
         self._last, self._removals, self._removed_until = arrived.last, arrived.removals, arrived.removed_until
         self._steps_done = number
+
+    def _look_at_archive(self) -> None:
+        """Have what was published of the archive indexed at once. Until then, it is not known what it has alone."""
+        if self._archived is not None:
+            self._archived.begin_anew()
+        self._look_at = 0.0
+        self._is_owing.set()
 
     async def _read(self) -> Arrived:
         return await self._arrivals.after(self._progress.arrival, STEP_ENVELOPES, of=self._progress.identity)
@@ -271,8 +293,8 @@ class Follower:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(SWEEP_REST_S, SWEEP_REST * (loop.time() - started))):
                     # What the archive has, and this store has not, must be known before it can be asked for.
-                    await self._is_new_store.wait()
-            self._is_new_store.clear()
+                    await self._is_owing.wait()
+            self._is_owing.clear()
 
 
 async def _problem_of(work: Awaitable[None]) -> str:

@@ -12,11 +12,13 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from mailserver.gateway.index.archived import Archive, ArchivedMessages
+from mailserver.gateway.index.by_muid import MuidSearch, muids_of, with_muid
 from mailserver.gateway.index.cache import EntryCache
 from mailserver.gateway.index.database import open_database
 from mailserver.gateway.index.follower import Follower
@@ -25,6 +27,7 @@ from mailserver.gateway.index.page import CHECK, PageSearch, Sources
 from mailserver.gateway.index.search import find_hashes
 from mailserver.gateway.index.values import MessagePage
 from mailserver.gateway.index.writing import forget, keep
+from mailserver.ids.muid import Muid
 from mailserver.ids.waku_message import MessageHash, WakuMessage
 from mailserver.store.arrivals import ArrivalLog, Arrived
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, always
@@ -69,11 +72,33 @@ class MessageStore:
         Raises:
             UnknownCursor: there is no message of this hash.
             NotIndexedYet: too much is not indexed yet.
+            TooManyAlike: to tell which messages have the MUIDs that are asked for takes more than `goes_on` allows.
         """
         if query.has_nothing(self._sources.network_topic):
             return MessagePage([], None)
         await self.follower.catch_up()
+        if query.muids or query.include_muids:
+            return await self._named_page(query, payer, goes_on)
         return await PageSearch(self._sources, query, payer, goes_on).page()
+
+    async def _named_page(self, query: StoreQuery, payer: Payer, goes_on: GoesOn) -> MessagePage:
+        """A page whose messages are asked for by MUID, or told with their MUIDs."""
+        sources = self._sources
+        names: dict[MessageHash, Muid] = {}
+        hashes = query.message_hashes
+        if query.muids:
+            names = await MuidSearch(sources, payer, goes_on).find(query.muids)
+            hashes = tuple(dict.fromkeys((*hashes, *names)))
+            if not hashes:
+                return MessagePage([], None)
+        search = replace(query, message_hashes=hashes, include_data=query.include_data or query.include_muids)
+        page = await PageSearch(sources, search, payer, goes_on).page()
+        if query.include_muids:
+            names = await muids_of(page.entries, sources.network_topic, payer)
+        entries = [
+            with_muid(each, names.get(each.message_hash), include_data=query.include_data) for each in page.entries
+        ]
+        return MessagePage(entries, page.cursor)
 
     async def is_stored(self, name: MessageHash) -> bool:
         """Whether a message is stored: then it is not to be sent on again. All that was stored before this call counts.

@@ -241,7 +241,7 @@ class PageSearch:
         entries = await asyncio.to_thread(
             lambda: {key: entry for key in keys if (entry := self._entry(key, raws[key.arrival])) is not None}
         )
-        self._sources.follower.damaged += len(keys) - len(entries)
+        self._sources.follower.note_damaged(key.hash for key in keys if key not in entries)
         for key, entry in entries.items():
             self._sources.cache.put(key, entry)
         return entries

@@ -99,6 +99,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "INSERT INTO progress VALUES ('', '', 0)",
     ),
     ARCHIVED,
+    ("CREATE INDEX originals_by_meta ON originals (meta, message) WHERE meta <> x''",),
 )
 """Statement by statement; MIGRATIONS[n] leads from `user_version` n to n + 1. Never change one that was released."""
 

@@ -151,6 +151,9 @@ _OF_GONE = "SELECT timestamp FROM gone WHERE hash = ?"
 _ARRIVED_ORIGINALS = """
     SELECT timestamp, message, arrival FROM originals WHERE arrival > ? AND created <= ? ORDER BY arrival LIMIT ?
 """
+_WITH_META = """
+    SELECT DISTINCT message FROM originals WHERE meta = ? AND meta <> x'' AND message > ? ORDER BY message LIMIT ?
+"""
 _ORIGINAL = "SELECT timestamp, meta, version, is_ephemeral FROM originals WHERE message = ? AND arrival = ?"
 
 
@@ -201,6 +204,23 @@ def place_of(connection: sqlite3.Connection, name: MessageHash, where: Where = S
     if gone is None:
         raise UnknownCursor
     return gone[0], name[:PREFIX_BYTES]
+
+
+def find_with_meta(
+    connection: sqlite3.Connection, metas: Sequence[bytes], after: tuple[bytes, bytes], count: int
+) -> list[tuple[bytes, MessageHash]]:
+    """The first `count` messages of v2 with one of some metas, as (meta, hash), in this order; they may be gone.
+
+    Args:
+        metas: not empty, in order. after: the last one before these; (b"", b"") for the first.
+    """
+    found: list[tuple[bytes, MessageHash]] = []
+    for meta in metas:
+        if meta >= after[0] and len(found) < count:
+            behind = after[1] if meta == after[0] else b""
+            rows = connection.execute(_WITH_META, (meta, behind, count - len(found)))
+            found += [(meta, MessageHash(name)) for (name,) in rows]
+    return found
 
 
 class Whereabouts(NamedTuple):

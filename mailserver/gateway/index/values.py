@@ -19,6 +19,13 @@ class UnknownCursor(MailserverError):
         return "the cursor is no message of this store"
 
 
+class TooManyAlike(MailserverError):
+    """A MUID would have to be told from more messages than one query may read."""
+
+    def __str__(self) -> str:
+        return "too many messages were created when those of these MUIDs were, or have their meta"
+
+
 @dataclass(frozen=True, slots=True)
 class StoredEntry(WakuMessageKeyValue):
     """A message of a page as an answer has it. It is encoded once, however often it is asked for."""
@@ -28,11 +35,12 @@ class StoredEntry(WakuMessageKeyValue):
     @classmethod
     def of(cls, name: MessageHash, message: WakuMessage, network_topic: str) -> "StoredEntry":
         """Encode a message."""
-        return cls(name, message, network_topic, encode_key_value(name, message.encode(), network_topic))
+        encoded = encode_key_value(name, message.encode(), network_topic)
+        return cls(name, message, network_topic, encoded=encoded)
 
     def encode(self) -> bytes:
         """The protobuf form."""
-        return self.encoded
+        return self.encoded + self.encode_muid()
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,10 +41,14 @@ _INSERT_ARCHIVED = """
     WHERE is_original <> excluded.is_original
 """
 _ARRIVED = "UPDATE originals SET arrival = ?, message = ? WHERE envelope = ?"
-_IS_ARCHIVED = f"""
-    EXISTS (
-        SELECT 1 FROM archived AS a
-        WHERE a.timestamp = originals.timestamp AND a.hash = CAST(substr(originals.message, 1, {PREFIX_BYTES}) AS BLOB)
+# The archive may have what is not to be stored: without its original, it would be taken for a message of v1.
+_STAYS = f"""
+    (
+        is_ephemeral IS 1
+        OR EXISTS (
+            SELECT 1 FROM archived AS a WHERE a.timestamp = originals.timestamp
+            AND a.hash = CAST(substr(originals.message, 1, {PREFIX_BYTES}) AS BLOB)
+        )
     )
 """
 _ADVANCE = "UPDATE progress SET arrival = ? WHERE identity = ? AND network_topic = ? AND arrival = ?"
@@ -99,7 +103,7 @@ def begin_anew(connection: sqlite3.Connection, identity: str, network_topic: str
             for statement in ARCHIVED:
                 execute(statement)
         execute("DELETE FROM gone")
-        execute(f"UPDATE originals SET arrival = iif(arrival IS {BEFORE_ALL} OR {_IS_ARCHIVED}, {BEFORE_ALL}, NULL)")
+        execute(f"UPDATE originals SET arrival = iif(arrival IS {BEFORE_ALL} OR {_STAYS}, {BEFORE_ALL}, NULL)")
         execute(
             "UPDATE progress SET identity = ?, network_topic = ?, arrival = ?", (identity, network_topic, BEFORE_ALL)
         )
@@ -221,7 +225,7 @@ def forget(connection: sqlite3.Connection, envelope: EnvelopeHash) -> None:
 
 def remove(connection: sqlite3.Connection, identity: str, keys: Iterable[Key], now: int) -> None:
     """Remove messages whose envelopes are gone from this store, and remember for a while where they were. Originals of
-    what is archived stay."""
+    what is archived stay, and of what was not to be stored."""
     with transaction(connection):
         if read_progress(connection).identity != identity:
             return
@@ -234,7 +238,7 @@ def remove(connection: sqlite3.Connection, identity: str, keys: Iterable[Key], n
             if key.is_original:
                 of_key = key.hash, key.arrival
                 connection.execute(
-                    f"UPDATE originals SET arrival = {BEFORE_ALL} WHERE message = ? AND arrival = ? AND {_IS_ARCHIVED}",
+                    f"UPDATE originals SET arrival = {BEFORE_ALL} WHERE message = ? AND arrival = ? AND {_STAYS}",
                     of_key,
                 )
                 connection.execute("DELETE FROM originals WHERE message = ? AND arrival = ?", of_key)

@@ -54,6 +54,7 @@ _AFTER = f"""
         (SELECT user_version FROM pragma_user_version),
         (SELECT id FROM identity),
         (SELECT network_topic FROM id_index),
+        (SELECT coalesce(min(seq), 0) FROM envelopes),
         (SELECT coalesce(max(seq), 0) FROM envelopes),
         {_REMOVALS},
         (SELECT until FROM removed),
@@ -101,6 +102,7 @@ class SqliteArrived:
     """A `store.arrivals.Arrived`: rows as they were read, packed."""
 
     end: Arrival
+    first: Arrival
     last: Arrival
     removals: str
     removed_until: int
@@ -158,7 +160,7 @@ class SqliteArrivalLog:
     async def after(self, arrival: Arrival, limit: int, *, of: str) -> SqliteArrived:
         """Read the first `limit` envelopes after a place, fewer if they are long."""
         row = await self._newest((int(arrival), limit))
-        version, identity, network_topic, last, removals, removed_until, seqs, *packed = row
+        version, identity, network_topic, first, last, removals, removed_until, seqs, *packed = row
         if version != SCHEMA_VERSION:
             raise StoreError(f"{self._path} has schema version {version}, this program knows {SCHEMA_VERSION}")
         if not isinstance(identity, str):
@@ -168,7 +170,7 @@ class SqliteArrivalLog:
         if identity != of:
             raise OtherStore(identity)
         end = max(numbers(seqs), default=int(arrival))
-        return SqliteArrived(Arrival(end), Arrival(last), removals, removed_until, seqs, *packed)
+        return SqliteArrived(Arrival(end), Arrival(first), Arrival(last), removals, removed_until, seqs, *packed)
 
     async def read(
         self,

@@ -73,8 +73,10 @@ def _judge(packet: Packet) -> None:
             query = check_query(packet)
             if isinstance(query, StoreQuery):
                 assert 1 <= query.limit <= MAX_PAGE_ENTRIES
-                assert not (query.message_hashes and (query.content_topics or query.pubsub_topic))
+                has_names = query.message_hashes or query.muids
+                assert not (has_names and (query.content_topics or query.pubsub_topic))
                 assert (query.pubsub_topic is None) == (not query.content_topics)
+                assert all(33 <= len(each) <= 64 for each in query.muids)
         case LightPushRequest():
             verdict = RULES.judge(packet.pubsub_topic, packet.message, 1_700_000_000 * NS)
             assert not verdict.is_success or (packet.message and packet.message.timestamp)

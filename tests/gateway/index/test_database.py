@@ -10,6 +10,9 @@ from mailserver.gateway.index.schema import APPLICATION_ID, INDEX_FILE, SCHEMA_V
 from tests.gateway.index.worlds import envelope, new, opened_messages, original, query_for
 from tests.store.samples import START, change, make_store, rows, write
 
+ADDED = {"TABLE archived": 2, "TABLE archived_periods": 2, "INDEX originals_by_meta": 3}
+"""What migrations have added, and to which version."""
+
 
 def modes_in(folder: Path) -> dict[str, int]:
     return {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
@@ -50,12 +53,15 @@ async def test_index_of_a_later_version_is_refused(tmp_path: Path) -> None:
             pass
 
 
-async def test_index_of_the_first_version_gets_room_for_the_archive(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
+async def test_index_of_an_earlier_version_is_migrated_and_goes_on(tmp_path: Path, version: int) -> None:
     make_store(tmp_path / "mailserver.db", [new(envelope(1))])
     async with opened_messages(tmp_path) as messages:
+        await messages.keep_original(envelope(2), original(2, timestamp=1, meta=b"meta"))
         await messages.follower.catch_up()
         before = messages.follower.progress
-    change(tmp_path / INDEX_FILE, "DROP TABLE archived", "DROP TABLE archived_periods", "PRAGMA user_version = 1")
+    drops = [f"DROP {what}" for what, since in ADDED.items() if since > version]
+    change(tmp_path / INDEX_FILE, *drops, f"PRAGMA user_version = {version}")
 
     async with opened_messages(tmp_path) as messages:
         assert messages.follower.progress == before
@@ -63,6 +69,8 @@ async def test_index_of_the_first_version_gets_room_for_the_archive(tmp_path: Pa
 
     assert rows(tmp_path / INDEX_FILE, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
     assert rows(tmp_path / INDEX_FILE, "SELECT count(*) FROM archived, archived_periods") == [(0,)]
+    plan = rows(tmp_path / INDEX_FILE, "EXPLAIN QUERY PLAN SELECT 1 FROM originals WHERE meta = 'a' AND meta <> x''")
+    assert "originals_by_meta" in plan[0][-1]
 
 
 async def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

@@ -138,13 +138,13 @@ async def test_message_that_was_confirmed_is_found_while_others_step(world: Worl
 @pytest.mark.parametrize("is_forward", [True, False])
 async def test_walk_meets_all_that_stays_once_while_others_arrive_and_go(world: World, *, is_forward: bool) -> None:
     # What goes is older by reception; what stays was created before, between and after it.
-    goes = [envelope(number, created=START + 2 * number) for number in range(600)]
-    stays = [envelope(number, created=START + 2 * (number - 1000) + 1) for number in range(1000, 1600)]
+    goes = [envelope(number, created=START + 2 * number) for number in range(200)]
+    stays = [envelope(number, created=START + 2 * (number - 1000) + 1) for number in range(1000, 1200)]
     await world.put(*goes, received=START)
     await world.put(*stays, received=START + 1)
 
     async def change_all() -> None:
-        for number in range(60):
+        for number in range(20):
             await world.prune(10)
             await world.store.put([new(envelope(2000 + number, created=START + 20 * number), START + 2)])
             await world.messages.follower.catch_up()
@@ -221,8 +221,9 @@ async def test_envelope_that_was_damaged_since_it_was_indexed_is_left_out_and_th
         change(tmp_path / STORE_FILE, f"UPDATE envelopes SET raw = x'{other}' WHERE seq = 2")
 
         page = await messages.query(query_for(limit=2))
+        again = await messages.query(query_for(limit=2))
 
-        assert page.entries == all_of(envelopes(2, first=2))
+        assert page.entries == again.entries == all_of(envelopes(2, first=2))
         assert messages.follower.damaged == 2
 
 
@@ -249,7 +250,7 @@ async def test_messages_of_pruned_envelopes_leave_the_index_and_no_others(world:
     await world.messages.follower.sweep()
 
     assert count(world.folder) == 2502 - 9 * 250
-    assert count(world.folder, "originals") == 0
+    assert count(world.folder, "originals") == 1  # the ephemeral one: an archive may have its envelope
     assert count(world.folder, "gone") == 9 * 250 - 1  # the ephemeral one was in no order
 
 

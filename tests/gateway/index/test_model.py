@@ -1,9 +1,10 @@
 """Queries beside a model in plain Python, whatever arrives and is pruned, before them and between their pages."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +12,7 @@ from mailserver.ids.envelopes import content_topic_of, message_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.waku.envelope import Topic
 from mailserver.waku2.store_rules import StoreQuery
-from tests.gateway.index.worlds import World, at, bridged, envelope, opened_world, original, query_for
+from tests.gateway.index.worlds import World, at, bridged, envelope, muid_of, opened_world, original, query_for
 from tests.properties import settings
 from tests.store.samples import NEWS, SPORT, START, UNSHRUNK
 
@@ -68,11 +69,14 @@ def drawn_query(data: st.DataObject, world: World) -> StoreQuery:
         is_forward=data.draw(st.booleans()),
         limit=data.draw(st.integers(1, 5)),
         include_data=data.draw(st.booleans()),
+        include_muids=data.draw(st.booleans()),
     )
     known = [*world.model.known]
     if known and data.draw(st.integers(0, 3)) == 0:
-        names = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=8))
-        return replace(query, message_hashes=tuple(names))
+        names = data.draw(st.lists(st.sampled_from(known), max_size=8))
+        muids = {name for each in world.model.known.values() if (name := muid_of(each)) is not None}
+        others = data.draw(st.lists(st.sampled_from(sorted(muids)), max_size=8)) if muids else []
+        return replace(query, message_hashes=tuple(names), muids=tuple(others))
     return replace(
         query,
         content_topics=data.draw(content_topics),
@@ -86,12 +90,12 @@ def storable(world: World) -> list[Any]:
     return [name for name, message in world.model.known.items() if not message.ephemeral]
 
 
-@given(data=st.data(), script=st.lists(arrivals, max_size=40), later=st.lists(arrivals, max_size=12))
-@settings(max_examples=60, phases=UNSHRUNK)
+@given(data=st.data(), script=st.lists(arrivals, min_size=8, max_size=40), later=st.lists(arrivals, max_size=12))
+@settings(max_examples=30, phases=UNSHRUNK)
 async def test_queries_answer_as_the_model_does(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, script: list[Any], later: list[Any]
+    new_folder: Callable[[], Path], data: st.DataObject, script: list[Any], later: list[Any]
 ) -> None:
-    async with opened_world(tmp_path_factory.mktemp("model")) as world:
+    async with opened_world(new_folder()) as world:
         for each in script:
             await do(world, *each)
             if each[0] in ("put", "send"):

@@ -11,7 +11,7 @@ from mailserver.gateway.index.message_store import MessageStore, open_messages
 from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.gateway.index.values import MessagePage, StoredEntry
 from mailserver.ids.envelopes import NS, content_topic_of, message_of, topic_of
-from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, MAX_METADATA_BYTES, Muid, muid
 from mailserver.ids.waku_message import MessageHash, WakuMessage
 from mailserver.store.interface import NewEnvelope, Store
 from mailserver.store.retention import Surplus
@@ -112,7 +112,7 @@ class Model:
         if query.cursor is not None:
             place = self.known[query.cursor].timestamp or 0, query.cursor
             found = [each for each in found if (each > place if query.is_forward else each < place)]
-        return [stored(messages[name]) if query.include_data else WakuMessageKeyValue(name) for _, name in found]
+        return [_told(query, messages[name]) for _, name in found]
 
     def page(self, query: StoreQuery) -> MessagePage:
         """What a store answers."""
@@ -122,9 +122,22 @@ class Model:
         return MessagePage(found if query.is_forward else found[::-1], cursor)
 
 
+def muid_of(message: WakuMessage, network_topic: str = DEFAULT_NETWORK_TOPIC) -> Muid | None:
+    """The MUID of a message, if it has one."""
+    if not 0 < len(message.meta) <= MAX_METADATA_BYTES:
+        return None
+    return muid(network_topic, message.content_topic, message.meta, message.payload)
+
+
+def _told(query: StoreQuery, message: WakuMessage) -> WakuMessageKeyValue:
+    name = muid_of(message) if query.include_muids or muid_of(message) in query.muids else None
+    entry = stored(message)
+    return replace(entry, muid=name) if query.include_data else WakuMessageKeyValue(entry.message_hash, muid=name)
+
+
 def _wants(query: StoreQuery, name: MessageHash, message: WakuMessage) -> bool:
-    if query.message_hashes:
-        return name in query.message_hashes
+    if query.message_hashes or query.muids:
+        return name in query.message_hashes or muid_of(message) in query.muids
     timestamp = message.timestamp or 0
     return (
         (not query.content_topics or message.content_topic in query.content_topics)
