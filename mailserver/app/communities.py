@@ -11,19 +11,25 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mailserver import __version__
+from mailserver.api.communities import COMMUNITY_ERRORS, CommunityMethods
 from mailserver.app.communities_config import CommunitiesConfig
-from mailserver.app.community_members import run_members
+from mailserver.app.community_members import Members
 from mailserver.app.process import background, raise_file_limit
-from mailserver.community.owner.folders import COMMUNITIES_FOLDER
+from mailserver.app.rpc import serve_rpc
+from mailserver.community.folder import COMMUNITIES_FOLDER, make_communities_folder
+from mailserver.community.owner.folders import CommunityFolder
 from mailserver.community.owner.service import OwnerService, OwnerSettings
 from mailserver.data_dir.folder import DataDirInUse
 from mailserver.errors import StartupError
 from mailserver.feed_socket.client import FeedClient
-from mailserver.files import PRIVATE_FOLDER, make_folder, open_descriptor, read_holder, try_lock, write_holder
+from mailserver.files import open_descriptor, read_holder, try_lock, write_holder
+from mailserver.live.intake import Clock
 from mailserver.store.sqlite.arrivals import open_arrivals
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.torrents.client import TorrentProcess
@@ -33,6 +39,18 @@ log = logging.getLogger(__name__)
 LOCK_FILE = "serve.lock"
 
 _SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What runs: the owner's half, and the torrent process that both halves share.
+
+    `rpc_port`: of JSON-RPC; None if that is off.
+    """
+
+    owners: OwnerService
+    torrents: TorrentProcess
+    rpc_port: int | None
 
 
 async def run_communities(config: CommunitiesConfig) -> None:
@@ -46,6 +64,24 @@ async def run_communities(config: CommunitiesConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    async with serve_communities(config, time.time, failed=stop.set):
+        await stop.wait()
+        log.info("stopping")
+    log.info("stopped")
+
+
+@contextlib.asynccontextmanager
+async def serve_communities(
+    config: CommunitiesConfig, clock: Clock, failed: Callable[[], None]
+) -> AsyncIterator[Serving]:
+    """Serve all communities as long as the context is entered.
+
+    Args:
+        clock: the present, Unix seconds.
+        failed: called if a part ends by a fault of ours.
+    Raises:
+        StartupError: as `run_communities`.
+    """
     folder = config.data_dir / COMMUNITIES_FOLDER
     with _locked(folder):
         log.info("starting communities version=%s python=%s", __version__, platform.python_version())
@@ -54,17 +90,39 @@ async def run_communities(config: CommunitiesConfig) -> None:
             TorrentProcess(config.torrents) as torrents,
             open_arrivals(config.data_dir / STORE_FILE, config.network_topic) as arrivals,
         ):
-            owners = OwnerService(folder, torrents, feed, arrivals, owner_settings(config), time.time)
+            owners = OwnerService(folder, torrents, feed, arrivals, owner_settings(config), clock)
+            members = Members(config, torrents, clock)
             log.info("torrents listening port=%d", torrents.port)
             async with (
-                background(feed.run(), failed=stop.set),
-                background(_read(feed), failed=stop.set),
-                background(owners.run(), failed=stop.set),
-                background(run_members(config, torrents), failed=stop.set),
+                background(feed.run(), failed=failed),
+                background(_read(feed), failed=failed),
+                background(owners.run(), failed=failed),
+                background(members.run(), failed=failed),
+                _serve_rpc(config, owners, members, clock) as rpc_port,
             ):
-                await stop.wait()
-                log.info("stopping")
-    log.info("stopped")
+                yield Serving(owners, torrents, rpc_port)
+
+
+@contextlib.asynccontextmanager
+async def _serve_rpc(
+    config: CommunitiesConfig, owners: OwnerService, members: Members, clock: Clock
+) -> AsyncIterator[int | None]:
+    """Serve JSON-RPC, if the settings say so; yield the port."""
+    if not config.rpc:
+        yield None
+        return
+
+    def served(folder: CommunityFolder) -> dict[str, Any]:
+        community = owners.communities.get(folder.path)
+        seeded = None if community is None else community.publisher.seeded
+        return {
+            "seeding": None if seeded is None else seeded.info_hash.hex(),
+            "problem": (community and community.problem) or owners.problem or None,
+        }
+
+    methods = CommunityMethods(config.data_dir, config.network_topic, served, members.fetch_now, clock)
+    async with serve_rpc(config.rpc, config.rpc_token_file, methods.table(), COMMUNITY_ERRORS) as port:
+        yield port
 
 
 def owner_settings(config: CommunitiesConfig) -> OwnerSettings:
@@ -83,7 +141,7 @@ def _locked(folder: Path) -> Iterator[None]:
     """Be the only one who serves this folder. The kernel drops the lock with the process."""
     with contextlib.ExitStack() as stack:
         try:
-            make_folder(folder, PRIVATE_FOLDER)
+            make_communities_folder(folder)
             descriptor = stack.enter_context(open_descriptor(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT))
             if not try_lock(descriptor):
                 raise DataDirInUse(

@@ -8,8 +8,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import socket
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,15 +24,15 @@ from mailserver.catchup.compared import Compared
 from mailserver.catchup.ledger import CatchupError
 from mailserver.catchup.progress import Progress, State
 from mailserver.codec.keys import Enode
+from mailserver.data_dir.running import CONTROL_FILE
 from mailserver.errors import ConnectionLost, MailserverError, StartupError, StoreError
+from mailserver.live.intake import Clock
 from mailserver.monitoring.state import Monitoring
 from mailserver.net.unix_socket import bind_private, short_path
 from mailserver.waku.acceptance import Acceptance
 from mailserver.waku.envelope import MAX_U32
 
 log = logging.getLogger(__name__)
-
-CONTROL_FILE = "control"
 
 MAX_CONNECTIONS = 16
 """Maximum number of commands that talk to the daemon at the same time."""
@@ -114,9 +112,10 @@ class CatchupMethods:
 class ArchiveMethods:
     """Comparing the store with its archive, on request of a command."""
 
-    def __init__(self, history: History, acceptance: Acceptance) -> None:
+    def __init__(self, history: History, acceptance: Acceptance, clock: Clock) -> None:
         self._history = history
         self._acceptance = acceptance
+        self._clock = clock
 
     def table(self) -> dict[str, Method]:
         """The methods by name."""
@@ -128,7 +127,9 @@ class ArchiveMethods:
         takes = params.required("takes", flag)
         shown = deque[Compared](maxlen=1)
         comparing = asyncio.ensure_future(
-            self._history.compare(self._acceptance, time.time, since=since, until=until, takes=takes, show=shown.append)
+            self._history.compare(
+                self._acceptance, self._clock, since=since, until=until, takes=takes, show=shown.append
+            )
         )
         try:
             while not comparing.done():
@@ -249,19 +250,6 @@ async def call_daemon(data_dir: Path, method: str, params: Mapping[str, Json], o
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
-
-
-def is_running(data_dir: Path) -> bool:
-    """Whether a daemon listens in a data directory, be it ours or another user's."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        try:
-            with short_path(data_dir / CONTROL_FILE) as path:
-                asking.connect(path)
-        except PermissionError:
-            return True
-        except OSError:
-            return False
-        return True
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:

@@ -27,6 +27,7 @@ from mailserver.communities.channels import (
 )
 from mailserver.communities.choosing import All, Between, Choice, Latest
 from mailserver.communities.formats import TimeRange
+from mailserver.community.folder import COMMUNITIES_FOLDER, MAX_COMMUNITIES, OWNED_FILE, make_communities_folder
 from mailserver.community.member.schema import HISTORY_FILE
 from mailserver.errors import DecodeError, MailserverError
 from mailserver.files import (
@@ -42,13 +43,11 @@ from mailserver.handoff.json_records import Record, count_of, field_of, read_rec
 from mailserver.waku.envelope import Topic
 from mailserver.waku.topics import topic_of
 
-COMMUNITIES_FOLDER = "communities"
 MEMBER_FOLDER = "member"
 RECORD_FILE = "member.json"
 LOCK_FILE = "lock"
 
 RECORD_VERSION = 1
-MAX_COMMUNITIES = 1000
 MAX_CHANNELS = 900
 """Of a member. A history request names 1,000 topics at most."""
 
@@ -125,6 +124,11 @@ class MemberFolder:
         """Its history, which is made when it is first fetched."""
         return self.path / HISTORY_FILE
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the community has become ours: then there is nothing to fetch."""
+        return (self.path.parent / OWNED_FILE).exists()
+
     def read(self) -> Joined:
         """What was said.
 
@@ -148,9 +152,13 @@ class MemberFolder:
         """Join, or change what was said.
 
         Raises:
-            MembershipError: it cannot be written.
+            MembershipError: it cannot be written, or the community is ours.
         """
+        if self.is_ours:
+            raise MembershipError(f"community {id_text(self.community)} is ours: its history archives are made here")
         try:
+            make_communities_folder(self.path.parent.parent)
+            make_folder(self.path.parent, PRIVATE_FOLDER)
             make_folder(self.path, PRIVATE_FOLDER)
             write_atomically(self.record, json.dumps(joined.to_json(), indent=2) + "\n")
         except OSError as error:
@@ -182,7 +190,7 @@ def membership(data_dir: Path, community: CommunityId) -> MemberFolder:
 
 
 def memberships(data_dir: Path) -> list[MemberFolder]:
-    """All communities that were joined, by their ids.
+    """All communities that were joined and have not become ours, by their ids.
 
     Raises:
         MembershipError: the folder cannot be read, or has more than MAX_COMMUNITIES.
@@ -200,7 +208,7 @@ def memberships(data_dir: Path) -> list[MemberFolder]:
             found.append(membership(data_dir, parse_id(name)))
         except DecodeError as error:
             raise MembershipError(f"{folder / name}: {error}") from error
-    return found
+    return [each for each in found if not each.is_ours]
 
 
 def _decode(record: Record) -> Joined:

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mailserver.codec.keys import PrivateKey
-from mailserver.communities.channels import CommunityId, community_id, id_text, parse_id
+from mailserver.communities.channels import CommunityId, community_id, id_text, parse_id, special_channel
+from mailserver.community.folder import MAX_COMMUNITIES, OWNED_FILE, make_communities_folder
 from mailserver.community.owner.record import RECORD_VERSION, Community, CommunityError
 from mailserver.errors import DecodeError
 from mailserver.files import (
     OTHERS_MAY,
     PRIVATE_FOLDER,
-    make_folder,
     open_descriptor,
     sync_folder,
     try_lock,
@@ -35,10 +35,6 @@ from mailserver.files import (
 )
 from mailserver.handoff.json_records import read_record
 
-COMMUNITIES_FOLDER = "communities"
-"""In the data directory."""
-
-RECORD_FILE = "community.json"
 KEY_FILE = "key"
 DATA_FILE = "data"
 INDEX_FILE = "index"
@@ -47,9 +43,6 @@ IDS_FILE = "published.ids"
 ANNOUNCED_FILE = "announced.json"
 HOLDINGS_FILE = "community.db"
 LOCK_FILE = "community.lock"
-
-MAX_COMMUNITIES = 1000
-"""Most folders that are looked at."""
 
 _MAKING = ".making-"
 
@@ -94,7 +87,7 @@ class CommunityFolder:
     @property
     def is_owned(self) -> bool:
         """Whether the community is ours."""
-        return (self.path / RECORD_FILE).exists()
+        return (self.path / OWNED_FILE).exists()
 
     def read(self) -> Community:
         """Read its record.
@@ -102,7 +95,7 @@ class CommunityFolder:
         Raises:
             CommunityError: there is none, or it cannot be read.
         """
-        path = self.path / RECORD_FILE
+        path = self.path / OWNED_FILE
         found = read_record(
             path, Community.decode, version=RECORD_VERSION, what="record of a community", error=CommunityError
         )
@@ -120,7 +113,9 @@ class CommunityFolder:
             if not try_lock(lock):
                 raise CommunityError(f"{self.path}: another command is changing this community")
             changed = change(self.read())
-            write_atomically(self.path / RECORD_FILE, _text(changed))
+            if special_channel(self.id).topic in changed.topics:
+                raise CommunityError("the special channel of magnet links is no channel for people")
+            write_atomically(self.path / OWNED_FILE, _text(changed))
         return changed
 
     def read_key(self) -> PrivateKey:
@@ -156,7 +151,7 @@ def create(communities: Path, community: Community, key: PrivateKey) -> Communit
     """
     folder = folder_of(communities, community_id(key.public_key))
     with _explained(folder.path):
-        make_folder(communities, PRIVATE_FOLDER)
+        make_communities_folder(communities)
         if folder.path.exists():  # joined, perhaps
             if folder.is_owned:
                 raise CommunityError(f"there is a community of ours in {folder.path}")
@@ -207,7 +202,7 @@ def named(communities: Path, name: str) -> CommunityFolder:
 
 def _fill(path: Path, community: Community, key: PrivateKey) -> None:
     write_new(path / KEY_FILE, f"{key.secret.hex()}\n".encode())
-    write_atomically(path / RECORD_FILE, _text(community))
+    write_atomically(path / OWNED_FILE, _text(community))
 
 
 def _text(community: Community) -> str:
