@@ -19,12 +19,13 @@ from typing import TypeVar
 from mailserver.ids.muid import sync_id
 from mailserver.reconcile.sides import Differences, Initiator, Responder
 from mailserver.reconcile.storage import MemoryStorage, Storage
+from mailserver.store.engine.search import Search
 from mailserver.store.interface import Query, always
 from mailserver.store.message_ids import MAX_IDS_OF_TOPICS, Scope, TooManyIds
 from mailserver.store.sqlite.index_state import STATE, IndexDamaged, IndexState
+from mailserver.store.sqlite.lookups import Lookups
 from mailserver.store.sqlite.muids import IDS_AT_ONCE, read_muids
 from mailserver.store.sqlite.reader_pool import PaidReader
-from mailserver.store.sqlite.search import Search
 from mailserver.store.sqlite.snapshots import STEP_WORK, SnapshotReader, Snapshots
 from mailserver.store.sqlite.stored_ids import StoredIds
 from mailserver.waku.bloom import FULL_INTEREST
@@ -144,7 +145,7 @@ class SqliteComparison:
     async def _items(self) -> list[Item]:
         """The items of the scope's topics."""
         query = Query(*self.scope.seconds, self.scope.interest)
-        found = await Search(self.readers, query, MAX_IDS_OF_TOPICS, always).page()
+        found = await Search(Lookups(self.readers), query, MAX_IDS_OF_TOPICS, always).page()
         if found.more:
             raise TooManyIds(MAX_IDS_OF_TOPICS)
         keys, items = iter(found.keys), list[Item]()

@@ -19,8 +19,9 @@ from typing import NamedTuple, TypeVar
 from mailserver.errors import DecodeError
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import Muid, NoId, sync_id
+from mailserver.store.engine.keys import pieces
 from mailserver.store.sqlite.connections import transaction
-from mailserver.store.sqlite.keys import numbers, packed_bytes, packed_numbers, pieces
+from mailserver.store.sqlite.packing import numbers, packed_bytes, packed_numbers
 from mailserver.store.sqlite.schema import ID_BYTES, SPANS
 from mailserver.waku.envelope import decode_envelope
 

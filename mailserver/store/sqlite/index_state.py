@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from mailserver.errors import StoreError
+from mailserver.store.engine import work
 from mailserver.store.message_ids import NotIndexedYet
-from mailserver.store.sqlite import work
 from mailserver.store.sqlite.id_index import give_up
 from mailserver.store.sqlite.index_wait import MAX_UNINDEXED_ROWS
 from mailserver.store.sqlite.reader_pool import PaidReader

@@ -1,6 +1,6 @@
 """Message ids in SQLite: MUIDs are made from the rows that a search finds; envelopes are found through the table `ids`.
 
-As in a search (`store.sqlite.search`), every statement is short, and others are served between two of them. What finds
+As in a search (`store.engine.search`), every statement is short, and others are served between two of them. What finds
 by id reads the state of the index in each statement: rows are put into it and taken out in the same transactions, so
 what is missing there is not in the store, unless the index is being built.
 """
@@ -14,6 +14,9 @@ from mailserver.ids.envelopes import read_meta
 from mailserver.ids.muid import Muid, metadata_of, sync_id
 from mailserver.reconcile.sides import Needed
 from mailserver.reconcile.wire import MAX_MESSAGE_BYTES
+from mailserver.store.engine import work
+from mailserver.store.engine.keys import pieces
+from mailserver.store.engine.search import range_of, topic_marks
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, Query, Raws, always
 from mailserver.store.message_ids import (
     BEFORE_ALL,
@@ -24,23 +27,14 @@ from mailserver.store.message_ids import (
     RangeTooWide,
     Scope,
 )
-from mailserver.store.sqlite import work
 from mailserver.store.sqlite.comparison import SqliteComparison
 from mailserver.store.sqlite.index_state import STATE, IndexDamaged, IndexState
-from mailserver.store.sqlite.keys import (
-    SLOTS,
-    numbers,
-    packed_bytes,
-    packed_numbers,
-    pieces,
-    slots_for,
-)
 from mailserver.store.sqlite.lookups import WITHIN
 from mailserver.store.sqlite.muids import IDS_AT_ONCE, read_muids
+from mailserver.store.sqlite.packing import SLOTS, numbers, packed_bytes, packed_numbers, slots_for
 from mailserver.store.sqlite.reader import RowReader
 from mailserver.store.sqlite.reader_pool import PaidReader, ReaderPool
 from mailserver.store.sqlite.schema import ID_BYTES
-from mailserver.store.sqlite.search import range_of, topic_marks
 from mailserver.store.sqlite.snapshots import Snapshots
 
 WALKED_ROWS = 2000

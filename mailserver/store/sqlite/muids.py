@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mailserver.ids.muid import Muid
-from mailserver.store.sqlite import work
+from mailserver.store.engine import work
 from mailserver.store.sqlite.id_index import muid_of
 from mailserver.store.sqlite.reader import RowReader
 from mailserver.store.sqlite.reader_pool import PaidReader

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from mailserver.errors import StoreError
+from mailserver.store.engine import work as costs
+from mailserver.store.engine.fair_pool import FairPool
 from mailserver.store.interface import Payer
 from mailserver.store.message_ids import StoreBusy
-from mailserver.store.sqlite import work as costs
 from mailserver.store.sqlite.connections import connect_reader
 from mailserver.store.sqlite.failures import StoreFailures
-from mailserver.store.sqlite.fair_pool import FairPool
 from mailserver.store.sqlite.reader_pool import PaidReader
 from mailserver.store.sqlite.worker import Worker
 

@@ -19,10 +19,11 @@ from typing import NamedTuple, TypeVar
 
 from mailserver.reconcile.storage import fingerprint_of
 from mailserver.reconcile.wire import TIMESTAMP_BYTES
-from mailserver.store.sqlite import work
+from mailserver.store.engine import work
+from mailserver.store.engine.keys import pieces
 from mailserver.store.sqlite.id_index import SumOfIds, sum_of_ids
 from mailserver.store.sqlite.index_state import IndexDamaged
-from mailserver.store.sqlite.keys import numbers, packed_bytes, packed_numbers, pieces
+from mailserver.store.sqlite.packing import numbers, packed_bytes, packed_numbers
 from mailserver.store.sqlite.schema import ID_BYTES, SPANS
 from mailserver.store.sqlite.snapshots import SnapshotReader
 

@@ -12,9 +12,10 @@ from mailserver.errors import StoreError
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, sync_id
 from mailserver.reconcile.sides import Needed
+from mailserver.store.engine import work
 from mailserver.store.interface import NewEnvelope, Payer, Query
 from mailserver.store.message_ids import NotIndexedYet
-from mailserver.store.sqlite import id_index, index_state, index_wait, message_ids, muids, work, writer
+from mailserver.store.sqlite import id_index, index_state, index_wait, message_ids, muids, writer
 from mailserver.store.sqlite.message_ids import SqliteMessageIds
 from mailserver.store.sqlite.reader_pool import ReaderPool
 from mailserver.store.sqlite.store import SqliteStore, open_store

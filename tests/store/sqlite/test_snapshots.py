@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import StoreError
+from mailserver.store.engine import work
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.message_ids import StoreBusy
 from mailserver.store.retention import END_OF_TIME, Surplus
-from mailserver.store.sqlite import log_bound, snapshots, work
+from mailserver.store.sqlite import log_bound, snapshots
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.reader_pool import PaidReader, ReaderPool, open_readers
 from mailserver.store.sqlite.snapshots import STEP_WORK, SnapshotReader, Snapshots, open_snapshots

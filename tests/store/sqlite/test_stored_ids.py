@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from mailserver.reconcile.sides import Initiator
 from mailserver.reconcile.storage import MemoryStorage, Storage
 from mailserver.reconcile.wire import INFINITY
-from mailserver.store.sqlite import stored_ids, work
+from mailserver.store.engine import work
+from mailserver.store.sqlite import stored_ids
 from mailserver.store.sqlite.index_state import IndexDamaged
 from mailserver.store.sqlite.schema import MIGRATIONS
 from mailserver.store.sqlite.snapshots import STEP_WORK, SnapshotReader
