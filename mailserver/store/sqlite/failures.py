@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 class StoreFailures(Failures):
     """The state of the store at a path."""
 
+    read_errors = (sqlite3.Error,)
+
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(clock)
         self._path = path

@@ -38,11 +38,6 @@ PAGE_BYTES = 16384
 
 HASH_PREFIX_BYTES = keys.HASH_PREFIX_BYTES
 
-ID_BYTES = 32
-
-SPANS = (86_400, 3_600, 60)
-"""Of how many seconds of creation there is a sum of ids each."""
-
 IDENTITY_BYTES = 16
 """Length of a store's identity, which is random, and written in lower-case hexadecimal digits."""
 

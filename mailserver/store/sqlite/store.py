@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mailserver.handoff.archived import Mark
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.store.engine.index_state import IndexState
 from mailserver.store.engine.page import KeptKeysPage
 from mailserver.store.engine.search import Search
 from mailserver.store.interface import (
@@ -29,8 +30,7 @@ from mailserver.store.sqlite.connections import open_writer, transaction
 from mailserver.store.sqlite.deletion import delete_batch, give_back_pages
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.handoff import SqliteHandoff
-from mailserver.store.sqlite.id_index import advance
-from mailserver.store.sqlite.index_state import IndexState
+from mailserver.store.sqlite.id_index import advance, give_up
 from mailserver.store.sqlite.lookups import Lookups
 from mailserver.store.sqlite.message_ids import SqliteMessageIds
 from mailserver.store.sqlite.presence import Presence
@@ -252,8 +252,12 @@ async def open_store(
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
                 removed = await worker.run(_removed)
-                state = IndexState(network_topic, writer.index_moves, writer.between_commits)
-                message_ids = SqliteMessageIds(readers, snapshots, state)
+                state = IndexState(
+                    network_topic,
+                    writer.index_moves,
+                    lambda goal: writer.between_commits(partial(give_up, until_seq=goal)),
+                )
+                message_ids = SqliteMessageIds(snapshots, state, readers)
                 yield SqliteStore(path, writer, readers, message_ids, failures, removed=removed)
             finally:
                 writer.close()

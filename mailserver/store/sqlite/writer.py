@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mailserver.errors import StoreError
+from mailserver.store.engine.index_wait import INDEX_INTERVAL_S, INDEX_RETRY_S, MAX_UNINDEXED_ROWS, IndexWait
 from mailserver.store.engine.put_queue import CLOSING, ENDED, GROUP_INTERVAL_S, Part, PutQueue, fail
+from mailserver.store.engine.snapshots import Snapshots
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.failures import StoreFailures
-from mailserver.store.sqlite.index_wait import INDEX_INTERVAL_S, INDEX_RETRY_S, MAX_UNINDEXED_ROWS, IndexWait
 from mailserver.store.sqlite.insertion import insert_group
 from mailserver.store.sqlite.log_bound import LogBound, restart_log
 from mailserver.store.sqlite.presence import Presence, StoreLost
-from mailserver.store.sqlite.snapshots import Snapshots
 from mailserver.store.sqlite.wal import wal_file
 from mailserver.store.sqlite.worker import Worker
 

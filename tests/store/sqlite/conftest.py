@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.store.engine import index_wait
 from mailserver.store.interface import NewEnvelope
-from mailserver.store.sqlite import index_wait, writer
+from mailserver.store.sqlite import writer
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.store.samples import make_store
 from tests.store.sqlite.statements import Made, Statements
