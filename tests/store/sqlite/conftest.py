@@ -5,21 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.store.engine import index_wait
 from mailserver.store.interface import NewEnvelope
-from mailserver.store.sqlite import writer
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.store.samples import make_store
 from tests.store.sqlite.statements import Made, Statements
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _indexed_at_once() -> Iterator[None]:
-    """Message ids are indexed as soon as nothing waits for the disk."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_wait, "INDEX_DELAY_S", 0.0)
-        patch.setattr(writer, "INDEX_INTERVAL_S", 0.0)
-        yield
 
 
 @pytest.fixture
