@@ -2,8 +2,8 @@
 #
 # .venv is made by python3, and .venv-NAME by `make PYTHON=NAME`. One whose Python has another version by now is made
 # anew. What is installed in it are the lock files: `run` needs requirements.lock only, `gateway` has
-# requirements-gateway.lock on top, `community` requirements-communities.lock, `compact` requirements-export.lock,
-# everything else requirements-dev.lock on top of all. A stamp is written last and removed first, so an install that was
+# requirements-gateway.lock on top, `community` requirements-communities.lock, `postgres` requirements-postgres.lock,
+# `compact` requirements-export.lock, everything else requirements-dev.lock on top of all. A stamp is written last and removed first, so an install that was
 # interrupted is done again.
 
 PYTHON ?= python3
@@ -15,14 +15,18 @@ INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime-installed
 GATEWAY := $(VENV)/.gateway-installed
 COMMUNITIES := $(VENV)/.communities-installed
+POSTGRES := $(VENV)/.postgres-installed
 EXPORT := $(VENV)/.export-installed
 DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two installs must not meet in one .venv
-.PHONY: run gateway community compact test unit others coverage floors dev check docs site page demo faults fuzz soak crowd bench java node lock audit clean help anew
+.PHONY: run postgres gateway community compact test unit others coverage floors dev check docs site page demo faults fuzz soak crowd bench java node lock audit clean help anew
 
 run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
+	@$(BIN)/waku-mailserver run $(ARGS)
+
+postgres: $(POSTGRES) ## start it on PostgreSQL: make postgres ARGS="--store postgresql://USER@HOST/DATABASE"
 	@$(BIN)/waku-mailserver run $(ARGS)
 
 gateway: $(GATEWAY) ## serve light clients of Waku v2 beside it: make gateway ARGS="--data-dir DIR"
@@ -129,15 +133,17 @@ lock: ## write the lock files again: make lock ARGS="--upgrade"
 	$(LOCK) --extra archive -c requirements-export.lock -o requirements-archive.lock && \
 	$(LOCK) --extra gateway -c requirements-archive.lock -o requirements-gateway.lock && \
 	$(LOCK) --extra communities -c requirements-gateway.lock -o requirements-communities.lock && \
-	$(LOCK) --extra export --extra gateway --extra communities --group dev -c requirements-export.lock \
-		-c requirements-gateway.lock -c requirements-communities.lock -o requirements-dev.lock
+	$(LOCK) --extra postgres -c requirements-communities.lock -o requirements-postgres.lock && \
+	$(LOCK) --extra export --extra gateway --extra communities --extra postgres --group dev \
+		-c requirements-export.lock -c requirements-gateway.lock -c requirements-communities.lock \
+		-c requirements-postgres.lock -o requirements-dev.lock
 
 audit: ## look up the locked versions among known vulnerabilities; asks a service of PyPI, or ARGS="-s osv"
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT INT TERM && \
 	$(PYTHON) -m venv "$$tmp" && "$$tmp/bin/python" -m pip install -q --disable-pip-version-check "pip-audit>=2.9" && \
 	"$$tmp/bin/pip-audit" --strict --disable-pip --require-hashes --progress-spinner off \
 		-r requirements.lock -r requirements-archive.lock -r requirements-gateway.lock \
-		-r requirements-communities.lock -r requirements-export.lock -r requirements-dev.lock $(ARGS)
+		-r requirements-communities.lock -r requirements-postgres.lock -r requirements-export.lock -r requirements-dev.lock $(ARGS)
 
 clean: ## remove what was installed, and every cache
 	rm -rf .venv .venv-* $(NODE_FOLDERS:%=%/node_modules) .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz dist
@@ -159,7 +165,7 @@ $(VENV)/.made: $(if $(filter-out $(HAS),$(WANTED)),anew)
 	@touch $@
 
 $(RUNTIME): $(VENV)/.made requirements.lock pyproject.toml
-	@rm -f $(RUNTIME) $(GATEWAY) $(COMMUNITIES) $(EXPORT) $(DEV)
+	@rm -f $(RUNTIME) $(GATEWAY) $(COMMUNITIES) $(POSTGRES) $(EXPORT) $(DEV)
 	@echo "Installing requirements.lock in $(VENV)"
 	@$(INSTALL) --require-hashes -r requirements.lock
 	@$(INSTALL) --no-deps --no-build-isolation -e .
@@ -176,16 +182,21 @@ $(COMMUNITIES): $(RUNTIME) requirements-communities.lock
 	@$(INSTALL) --require-hashes -r requirements.lock -r requirements-communities.lock
 	@touch $(COMMUNITIES)
 
+$(POSTGRES): $(RUNTIME) requirements-postgres.lock
+	@echo "Installing requirements-postgres.lock in $(VENV)"
+	@$(INSTALL) --require-hashes -r requirements.lock -r requirements-postgres.lock
+	@touch $(POSTGRES)
+
 $(EXPORT): $(VENV)/.made requirements.lock requirements-export.lock pyproject.toml
-	@rm -f $(RUNTIME) $(GATEWAY) $(COMMUNITIES) $(EXPORT) $(DEV)
+	@rm -f $(RUNTIME) $(GATEWAY) $(COMMUNITIES) $(POSTGRES) $(EXPORT) $(DEV)
 	@echo "Installing requirements-export.lock in $(VENV)"
 	@$(INSTALL) --require-hashes -r requirements.lock -r requirements-export.lock
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $(RUNTIME) $(EXPORT)
 
 $(DEV): $(VENV)/.made requirements.lock requirements-export.lock requirements-dev.lock pyproject.toml
-	@rm -f $(RUNTIME) $(GATEWAY) $(COMMUNITIES) $(EXPORT) $(DEV)
+	@rm -f $(RUNTIME) $(GATEWAY) $(COMMUNITIES) $(POSTGRES) $(EXPORT) $(DEV)
 	@echo "Installing requirements-dev.lock in $(VENV)"
 	@$(INSTALL) --require-hashes -r requirements.lock -r requirements-export.lock -r requirements-dev.lock
 	@$(INSTALL) --no-deps --no-build-isolation -e .
-	@touch $(RUNTIME) $(GATEWAY) $(COMMUNITIES) $(EXPORT) $(DEV)
+	@touch $(RUNTIME) $(GATEWAY) $(COMMUNITIES) $(POSTGRES) $(EXPORT) $(DEV)

@@ -67,7 +67,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
       Disks, and what is on them:
       StoreError               the store could not do it, and nothing was confirmed: refuse, and try again later
         NotIndexedYet            [store.message_ids] it cannot find by id before it has indexed its envelopes: try later
-        IndexDamaged             [store.sqlite.index_state] the index of ids does not fit, and is made anew: try later
+        IndexDamaged             [store.engine.index_state] the index of ids does not fit, and is made anew: try later
         StoreBusy                [store.message_ids] it is doing too much for others: try later
         OtherStore               [store.arrivals] the store was replaced by another: begin anew with that
         OtherNetworkTopic        [store.message_ids] its ids belong to another network topic than the settings say

@@ -25,7 +25,7 @@ MIN_PAGE_COST = 100
 Without it, a client could ask for pages of one envelope each, and follow their cursors, at almost no cost."""
 
 WORK_PER_ENVELOPE = 50
-"""This much work of the store (`store.sqlite.work`) costs as much as one delivered envelope, and takes about as long. A
+"""This much work of the store (`store.engine.work`) costs as much as one delivered envelope, and takes about as long. A
 page that is found at once takes a quarter of the work that its envelopes pay for. A search for 1,000 topics on 30 days
 costs as much as 4,200 envelopes, even if it finds nothing. Deployed clients ask for 10 topics of one day."""
 

@@ -13,9 +13,9 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, sync_id
 from mailserver.ids.waku_message import WakuMessage
 from mailserver.reconcile.sides import Initiator
 from mailserver.reconcile.storage import MemoryStorage
+from mailserver.store.engine.comparison import StoredComparison
+from mailserver.store.engine.message_ids import StoredMessageIds
 from mailserver.store.message_ids import NotIndexedYet, RangeTooWide, TooManyIds
-from mailserver.store.sqlite.comparison import SqliteComparison
-from mailserver.store.sqlite.message_ids import SqliteMessageIds
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.envelope import Envelope
 from tests.api.nodes import CallFailed, RunningNode
@@ -132,7 +132,7 @@ async def test_ids_that_take_too_much_to_find_are_refused(
     async def fail(*_: object, **__: object) -> None:
         raise RangeTooWide
 
-    monkeypatch.setattr(SqliteMessageIds, "find", fail)
+    monkeypatch.setattr(StoredMessageIds, "find", fail)
 
     code, message = await failure(running, "waku_messagesByIds", {"ids": [as_hex(bytes(52))]})
     assert (code, "ask for fewer" in message) == (ErrorCode.TOO_MANY, True)
@@ -217,7 +217,7 @@ async def test_comparison_of_too_much_is_refused(running: RunningNode, monkeypat
     async def fail(*_: object, **__: object) -> None:
         raise TooManyIds(50_000)
 
-    monkeypatch.setattr(SqliteComparison, "respond", fail)
+    monkeypatch.setattr(StoredComparison, "respond", fail)
 
     assert (await failure(running, "waku_reconcile", {"message": "0x61"}))[0] == ErrorCode.TOO_MANY
 

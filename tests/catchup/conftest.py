@@ -7,7 +7,7 @@ import pytest
 
 from tests.catchup.running import hurry
 from tests.loops import on_both_loops_in
-from tests.store.sqlite.indexing import ids_indexed_at_once
+from tests.store.indexing import ids_indexed_at_once
 
 pytest_asyncio_loop_factories = on_both_loops_in(
     "test_catchup.py",

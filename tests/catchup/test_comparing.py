@@ -37,12 +37,12 @@ from mailserver.peers.connected import Peers
 from mailserver.peers.served_peer import ServedPeer, Services
 from mailserver.reconcile.sides import Needed
 from mailserver.store import message_ids
+from mailserver.store.engine import comparison as engine
+from mailserver.store.engine import message_ids as engine_ids
+from mailserver.store.engine.comparison import StoredComparison
+from mailserver.store.engine.message_ids import FoundRows, StoredMessageIds
 from mailserver.store.message_ids import Scope
 from mailserver.store.retention import END_OF_TIME, Surplus
-from mailserver.store.sqlite import comparison as engine
-from mailserver.store.sqlite import message_ids as engine_ids
-from mailserver.store.sqlite.comparison import SqliteComparison
-from mailserver.store.sqlite.message_ids import FoundRows, SqliteMessageIds
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.acceptance import Requirements
@@ -337,15 +337,15 @@ async def test_answer_that_takes_too_long_is_asked_for_in_parts(
 ) -> None:
     """A source that sends something now and then is not silent, and could keep us for days."""
     monkeypatch.setattr(comparing_module, "PAGE_TIMEOUT_S", 0.2)
-    find_items, asked = SqliteMessageIds.find_items, list[int]()
+    find_items, asked = StoredMessageIds.find_items, list[int]()
 
-    async def slow(ids: SqliteMessageIds, groups: Sequence[Needed], **more: Any) -> FoundRows:
+    async def slow(ids: StoredMessageIds, groups: Sequence[Needed], **more: Any) -> FoundRows:
         asked.append(sum(len(group.ids) for group in groups))
         if asked[-1] > 50:
             await asyncio.sleep(DEADLINE_S)
         return await find_items(ids, groups, **more)
 
-    monkeypatch.setattr(SqliteMessageIds, "find_items", slow)
+    monkeypatch.setattr(StoredMessageIds, "find_items", slow)
     async with own(tmp_path / "source.db", SETTLED) as source, catching_up(tmp_path, source.enode) as catchup:
         (progress,) = await settled(catchup)
 
@@ -388,7 +388,7 @@ async def test_source_whose_messages_are_none_is_left_alone(tmp_path: Path, monk
         return b"\x61\xff\xff\xff"
 
     async with own(tmp_path / "source.db", SETTLED) as source:
-        monkeypatch.setattr(SqliteComparison, "respond", nonsense)
+        monkeypatch.setattr(StoredComparison, "respond", nonsense)
         assert await lied(tmp_path, source) == (State.SET_ASIDE, Lie.NO_COMPARISON.value)
 
 
@@ -398,7 +398,7 @@ async def test_source_that_never_ends_is_left_alone(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(comparing_module, "MAX_ROUNDS", 20)
     async with own(tmp_path / "source.db", SETTLED) as source:
-        monkeypatch.setattr(SqliteComparison, "respond", differing)
+        monkeypatch.setattr(StoredComparison, "respond", differing)
         async with catching_up(tmp_path, source.enode, held=SETTLED) as catchup:
             progress = await state_of(catchup, State.SET_ASIDE)
 
@@ -411,7 +411,7 @@ async def test_source_that_compares_ever_smaller_parts_is_left_alone(
     """It refuses every range but the shortest, of which a month has millions."""
     asked: list[Scope] = []
 
-    async def refusing(comparison: SqliteComparison, _: bytes) -> bytes:
+    async def refusing(comparison: StoredComparison, _: bytes) -> bytes:
         asked.append(comparison.scope)
         if comparison.scope.lower < comparison.scope.upper:
             raise message_ids.TooManyIds(0)
@@ -419,7 +419,7 @@ async def test_source_that_compares_ever_smaller_parts_is_left_alone(
 
     monkeypatch.setattr(comparing_module, "MAX_ROUNDS", 60)
     async with own(tmp_path / "source.db", SETTLED) as source:
-        monkeypatch.setattr(SqliteComparison, "respond", refusing)
+        monkeypatch.setattr(StoredComparison, "respond", refusing)
         async with catching_up(tmp_path, source.enode, held=SETTLED) as catchup:
             progress = await state_of(catchup, State.SET_ASIDE)
 
@@ -434,7 +434,7 @@ async def test_ids_that_nobody_has_cost_no_more_than_a_question(
         return b"\x61\x00\x00\x02\x03" + b"".join(bytes([number]) * 32 for number in (1, 2, 3))
 
     async with own(tmp_path / "source.db", []) as source:
-        monkeypatch.setattr(SqliteComparison, "respond", naming)
+        monkeypatch.setattr(StoredComparison, "respond", naming)
         async with catching_up(tmp_path, source.enode) as catchup:
             (progress,) = await settled(catchup)
 
@@ -452,7 +452,7 @@ async def test_store_that_is_not_ready_leaves_it_to_pages(tmp_path: Path, monkey
     async with own(tmp_path / "source.db", SETTLED) as source:
         for side, fail in (("begin", not_yet), ("respond", not_yet), ("begin", not_now)):
             with monkeypatch.context() as patched:
-                patched.setattr(SqliteComparison, side, fail)
+                patched.setattr(StoredComparison, side, fail)
                 folder = tmp_path / f"{side} {fail.__name__}"
                 folder.mkdir()
                 async with catching_up(folder, source.enode) as catchup:
@@ -491,14 +491,14 @@ async def test_everything_is_pruned_at_the_source_meanwhile(tmp_path: Path, monk
 
 async def test_envelope_that_was_not_asked_for_is_a_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with own(tmp_path / "source.db", SETTLED) as source:
-        find_items = SqliteMessageIds.find_items
+        find_items = StoredMessageIds.find_items
 
-        async def find_another(ids: SqliteMessageIds, groups: Sequence[Needed], **more: Any) -> FoundRows:
+        async def find_another(ids: StoredMessageIds, groups: Sequence[Needed], **more: Any) -> FoundRows:
             others = [sync_id(envelope_muid(DEFAULT_NETWORK_TOPIC, SETTLED[0]))]
             assert groups
             return await find_items(ids, [Needed(*EVER, others)], **more)
 
-        monkeypatch.setattr(SqliteMessageIds, "find_items", find_another)
+        monkeypatch.setattr(StoredMessageIds, "find_items", find_another)
         async with catching_up(tmp_path, source.enode, held=SETTLED[:1]) as catchup:
             progress = await state_of(catchup, State.SET_ASIDE)
 
@@ -571,7 +571,7 @@ async def test_source_that_is_asked_too_much_is_left_until_it_says(
 
     async with own(tmp_path / "source.db", SETTLED) as source:
         with monkeypatch.context() as patched:
-            patched.setattr(SqliteComparison, "respond", too_many)
+            patched.setattr(StoredComparison, "respond", too_many)
             async with catching_up(tmp_path, source.enode) as catchup:
                 progress = await state_of(catchup, State.WAITING)
                 await until(lambda: bool(catchup.snapshot()[0].problem))
@@ -624,7 +624,7 @@ async def test_source_that_is_silent_about_ids_is_asked_page_by_page(
         raise AssertionError
 
     monkeypatch.setattr(id_client, "ANSWER_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(SqliteComparison, "respond", hang)
+    monkeypatch.setattr(StoredComparison, "respond", hang)
     async with own(tmp_path / "source.db", SETTLED) as source, catching_up(tmp_path, source.enode) as catchup:
         (progress,) = await settled(catchup)
 

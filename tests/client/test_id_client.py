@@ -16,8 +16,8 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, metadata_of, sync_i
 from mailserver.limits.request_quotas import RequestLimits
 from mailserver.net.connection import Connection
 from mailserver.net.inbound import Event
+from mailserver.store.engine.message_ids import FoundRows, SqliteMessageIds
 from mailserver.store.message_ids import RangeTooWide
-from mailserver.store.sqlite.message_ids import FoundRows, SqliteMessageIds
 from mailserver.store.sqlite.store import SqliteStore
 from mailserver.waku.envelope import Envelope
 from mailserver.wakuid.answers import Done, Ids, Reconciled, Refused, Terms, encode_envelopes

@@ -29,7 +29,7 @@ from mailserver.mail.request import (
 )
 from mailserver.net.connection import Connection
 from mailserver.net.inbound import Event
-from mailserver.store.sqlite import search as search_module
+from mailserver.store.engine import search as search_module
 from mailserver.store.sqlite.store import SqliteStore
 from mailserver.waku.acceptance import Verdict
 from mailserver.waku.bloom import FULL_INTEREST, Interest, bloom_of

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.store.engine.index_state import IndexState
+from mailserver.store.engine.snapshots import STEP_WORK, SnapshotReader, Work
 from mailserver.store.interface import OURSELVES, NewEnvelope, Payer
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.id_index import advance
-from mailserver.store.sqlite.index_state import IndexState
 from mailserver.store.sqlite.message_ids import SqliteMessageIds
 from mailserver.store.sqlite.reader_pool import PaidReader
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.snapshots import STEP_WORK, SnapshotReader, Work
 from mailserver.store.sqlite.store import SqliteStore
 from tests.store.samples import make_store
 
@@ -100,5 +100,5 @@ def store_in_memory(image: bytes) -> Iterator[SqliteStore]:
         connection.deserialize(image)
         failures, reader = StoreFailures(Path(STORE_FILE)), cast(Any, _Reader(connection))
         index = IndexState(DEFAULT_NETWORK_TOPIC, _nothing, _nothing)
-        message_ids = SqliteMessageIds(reader, cast(Any, _Snapshots(connection)), index)
+        message_ids = SqliteMessageIds(cast(Any, _Snapshots(connection)), index, reader)
         yield SqliteStore(Path(STORE_FILE), cast(Any, _Writer()), reader, message_ids, failures, removed=(0, -1))

@@ -22,8 +22,8 @@ from mailserver.mail.packing import TARGET_PACKET_BYTES
 from mailserver.mail.request import Cursor, RequestId
 from mailserver.metrics.registry import Metrics
 from mailserver.net.sessions import Code
+from mailserver.store.engine import search as search_module
 from mailserver.store.interface import GoesOn, Page, Payer, Query, Raws
-from mailserver.store.sqlite import search as search_module
 from mailserver.store.sqlite.reader import RowReader
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.bloom import FULL_BLOOM, bloom_of

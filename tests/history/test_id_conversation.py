@@ -20,10 +20,10 @@ from mailserver.limits.request_quotas import MIN_PAGE_COST, Requester, RequestLi
 from mailserver.mail.packing import TARGET_PACKET_BYTES
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.net.sessions import Code
+from mailserver.store.engine import message_ids
+from mailserver.store.engine.message_ids import FoundRows, StoredMessageIds
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, always
 from mailserver.store.message_ids import NotIndexedYet, StoreBusy
-from mailserver.store.sqlite import message_ids
-from mailserver.store.sqlite.message_ids import FoundRows, SqliteMessageIds
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.envelope import Envelope
 from mailserver.wakuid.answers import Answer, Done, Envelopes, Ids, Refused, Terms, decode_answer
@@ -219,15 +219,15 @@ async def test_answer_costs_what_it_takes_and_no_less_than_a_page(booth: Booth, 
 
 async def test_work_is_charged_to_the_peer(booth: Booth, monkeypatch: pytest.MonkeyPatch) -> None:
     payers: list[Payer] = []
-    find = SqliteMessageIds.find
+    find = StoredMessageIds.find
 
     async def find_then(
-        ids: SqliteMessageIds, names: Sequence[Muid], *, payer: Payer = OURSELVES, goes_on: GoesOn = always
+        ids: StoredMessageIds, names: Sequence[Muid], *, payer: Payer = OURSELVES, goes_on: GoesOn = always
     ) -> FoundRows:
         payers.append(payer)
         return await find(ids, names, payer=payer, goes_on=goes_on)
 
-    monkeypatch.setattr(SqliteMessageIds, "find", find_then)
+    monkeypatch.setattr(StoredMessageIds, "find", find_then)
     await booth.open()
     await booth.answer(Fetch(3, DEFAULT_NETWORK_TOPIC, [Muid(bytes(52))] * MAX_FETCHED_IDS))
 
@@ -307,7 +307,7 @@ async def test_store_that_fails_refuses_the_question(
         raise error
 
     await booth.open()
-    monkeypatch.setattr(SqliteMessageIds, "find", fail)
+    monkeypatch.setattr(StoredMessageIds, "find", fail)
 
     answer = await refused(booth, Fetch(9, DEFAULT_NETWORK_TOPIC, []))
 
@@ -323,7 +323,7 @@ async def test_question_that_takes_too_long_is_refused_until_there_is_less_to_do
         await asyncio.get_running_loop().create_future()
 
     await booth.open()
-    monkeypatch.setattr(SqliteMessageIds, "find", hang)
+    monkeypatch.setattr(StoredMessageIds, "find", hang)
     monkeypatch.setattr(id_answers, "FIND_TIMEOUT_S", 0.01)
 
     answer = await refused(booth, Fetch(9, DEFAULT_NETWORK_TOPIC, []))

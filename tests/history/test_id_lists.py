@@ -11,9 +11,9 @@ from mailserver.history import id_lists
 from mailserver.history.id_lists import IdLists, Matches, Selection, muids_of
 from mailserver.ids.envelopes import NS, envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, metadata_of
+from mailserver.store.engine import message_ids
 from mailserver.store.interface import OURSELVES, GoesOn, HistorySource, NewEnvelope, Payer, always
 from mailserver.store.message_ids import MetadataRange
-from mailserver.store.sqlite import message_ids
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, decode_envelope

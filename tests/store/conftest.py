@@ -1,12 +1,19 @@
 """Stores of every engine, for tests of what all of them do."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from mailserver.store.message_ids import StoreWithIds
 from tests.store.engines import ENGINES, Engine
+from tests.store.indexing import ids_indexed_at_once
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _indexed_at_once() -> Iterator[None]:
+    with ids_indexed_at_once():
+        yield
 
 
 @pytest.fixture(params=ENGINES)

@@ -10,9 +10,12 @@ from typing import Protocol
 
 from mailserver.store.interface import Query, Store
 from mailserver.store.message_ids import StoreWithIds
+from mailserver.store.postgres.store import open_store as open_postgres_store
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.bloom import Interest
+from tests.store.postgres.looking import assert_sound
+from tests.store.postgres.server import new_schema, shared_server
 from tests.store.samples import EVER, EVERY_BYTE, FULL, NEWS, assert_counts_are_right
 
 EVERYTHING = Query(*EVER, FULL)
@@ -42,7 +45,22 @@ class SqliteEngine:
         assert_counts_are_right(self._path)
 
 
-ENGINES: dict[str, Callable[[Path], Engine]] = {"sqlite": SqliteEngine}
+class PostgresEngine:
+    """A store in a schema of its own, on the server that all of these tests share."""
+
+    def __init__(self, _: Path) -> None:
+        self._server = shared_server()
+        self.schema = new_schema(self._server)
+        self.url = self._server.url(self.schema)
+
+    def open(self) -> AbstractAsyncContextManager[StoreWithIds]:
+        return open_postgres_store(self.url)
+
+    def assert_sound(self) -> None:
+        assert_sound(self._server, self.schema)
+
+
+ENGINES: dict[str, Callable[[Path], Engine]] = {"sqlite": SqliteEngine, "postgres": PostgresEngine}
 """By name, how to make one whose store lies in an empty folder."""
 
 

@@ -212,7 +212,7 @@ async def test_whoever_is_told_may_end_it(store: StoreWithIds) -> None:
 
 @pytest.mark.parametrize("scope", [OF_NEWS, BY_BLOOM])
 async def test_scope_by_topics_has_a_bound(store: StoreWithIds, monkeypatch: pytest.MonkeyPatch, scope: Scope) -> None:
-    monkeypatch.setattr(f"{type(store).__module__.rpartition('.')[0]}.comparison.MAX_IDS_OF_TOPICS", 60)
+    monkeypatch.setattr("mailserver.store.engine.comparison.MAX_IDS_OF_TOPICS", 60)
     envelopes = envelopes_of(range(600), spread=3000)
     narrow = Scope(START + 100, START + 600, scope.interest)
     assert 0 < len(items_of(envelopes, narrow)) < 60 < len(items_of(envelopes, scope))

@@ -1,7 +1,7 @@
 """Runs reads of the archive in a few threads. The payer for whom the least work has been done is served first.
 
 The cost of a read is computed from what it reads, not measured. Its unit is that of the store's work
-(`store.sqlite.work`): 0.3 us. The weights were measured with pyarrow 26, one thread, and files in the page cache. In a
+(`store.engine.work`): 0.3 us. The weights were measured with pyarrow 26, one thread, and files in the page cache. In a
 Parquet file, the keys take 0.28 us for each envelope, the envelopes 0.68 us for each KiB of the row group, and each row
 group 0.3 ms in addition. To verify a file takes 0.68 us for each KiB. By an index, the keys of a row group take 25 us,
 and 0.02 us for each envelope.

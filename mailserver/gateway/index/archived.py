@@ -32,8 +32,8 @@ from mailserver.gateway.index.writing import (
     remove_archived,
 )
 from mailserver.ids.envelopes import NS
+from mailserver.store.engine import work
 from mailserver.store.interface import Payer
-from mailserver.store.sqlite import work
 from mailserver.waku.envelope import EnvelopeHash, Topic, decode_envelope
 
 log = logging.getLogger(__name__)

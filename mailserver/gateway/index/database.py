@@ -14,9 +14,9 @@ from typing import TypeVar
 from mailserver.errors import StoreError
 from mailserver.files import write_new
 from mailserver.gateway.index.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
+from mailserver.store.engine.fair_pool import FairPool
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.sqlite.connections import BUSY_TIMEOUT_S, pragma, transaction
-from mailserver.store.sqlite.fair_pool import FairPool
 from mailserver.store.sqlite.worker import Worker
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Database:
         """Read in a thread, when it is the payer's turn.
 
         Args:
-            work: how much work it is (`store.sqlite.work`).
+            work: how much work it is (`store.engine.work`).
         Raises:
             StoreError: the index cannot be read.
         """

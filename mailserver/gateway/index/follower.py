@@ -25,8 +25,8 @@ from mailserver.gateway.index.writing import (
 from mailserver.ids.envelopes import NS
 from mailserver.ids.waku_message import MessageHash
 from mailserver.store.arrivals import ArrivalLog, Arrived, OtherStore
+from mailserver.store.engine import work
 from mailserver.store.message_ids import BEFORE_ALL, NotIndexedYet
-from mailserver.store.sqlite import work
 
 log = logging.getLogger(__name__)
 

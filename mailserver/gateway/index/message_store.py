@@ -30,9 +30,9 @@ from mailserver.gateway.index.writing import forget, keep
 from mailserver.ids.muid import Muid
 from mailserver.ids.waku_message import MessageHash, WakuMessage
 from mailserver.store.arrivals import ArrivalLog, Arrived
+from mailserver.store.engine import work
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, always
 from mailserver.store.message_ids import Arrival
-from mailserver.store.sqlite import work
 from mailserver.waku.envelope import Envelope, EnvelopeHash
 from mailserver.waku2.store_rules import StoreQuery
 

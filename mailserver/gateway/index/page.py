@@ -33,9 +33,9 @@ from mailserver.gateway.index.search import (
 from mailserver.gateway.index.values import MAX_PAGE_BYTES, MessagePage, StoredEntry
 from mailserver.ids.waku_message import MessageHash
 from mailserver.store.arrivals import ArrivalLog
+from mailserver.store.engine import work
 from mailserver.store.interface import GoesOn, Payer
 from mailserver.store.message_ids import Arrival, NotIndexedYet
-from mailserver.store.sqlite import work
 from mailserver.waku.envelope import decode_envelope
 from mailserver.waku2.store_query import WakuMessageKeyValue
 from mailserver.waku2.store_rules import StoreQuery

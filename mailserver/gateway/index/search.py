@@ -1,7 +1,7 @@
 """Finding messages in the index, in the order (timestamp, hash) or against it.
 
 Every statement packs its rows into one: to fetch a row takes Python's lock, for which a thread waits up to 5 ms while
-the event loop is busy (`store.sqlite.keys`). Several topics are merged by SQLite as it reads them, so what is read is
+the event loop is busy (`store.engine.keys`). Several topics are merged by SQLite as it reads them, so what is read is
 little more than what is found.
 """
 

@@ -17,13 +17,14 @@ from typing import Any, NamedTuple, TypeVar
 from mailserver.codec.keccak import keccak256
 from mailserver.errors import DecodeError, StoreError
 from mailserver.store.arrivals import ArrivedEnvelope, Bodies, OtherStore
+from mailserver.store.engine import work as costs
+from mailserver.store.engine.fair_pool import FairPool
+from mailserver.store.engine.keys import pieces
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.message_ids import Arrival, OtherNetworkTopic
-from mailserver.store.sqlite import work as costs
 from mailserver.store.sqlite.connections import connect_reader, pragma
 from mailserver.store.sqlite.damage import explain
-from mailserver.store.sqlite.fair_pool import FairPool
-from mailserver.store.sqlite.keys import numbers, packed_bytes, packed_numbers, pieces
+from mailserver.store.sqlite.packing import numbers, packed_bytes, packed_numbers
 from mailserver.store.sqlite.presence import Presence
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, SCHEMA_VERSION
 from mailserver.store.sqlite.worker import Worker

@@ -1,7 +1,4 @@
-"""What goes wrong with an open store: it is remembered for health checks, and logged once instead of each time.
-
-A full disk fails every group, a hundred times a second. What cannot be read stays unreadable, as far as anybody knows.
-"""
+"""What goes wrong with an open store in SQLite, in words that say what to do about it."""
 
 import logging
 import sqlite3
@@ -9,78 +6,32 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from mailserver.store.engine.failures import Failures
 from mailserver.store.sqlite.damage import explain
 
 log = logging.getLogger(__name__)
 
-REMEMBERED_S = 15.0
-"""How long a failure to store counts if nobody sends anything after it. (The test for its end writes less, and may pass
-while the disk is still nearly full.)"""
 
-LOG_INTERVAL_S = 60.0
-"""Least time between two log lines about the same failure."""
+class StoreFailures(Failures):
+    """The state of the store at a path."""
 
-
-class StoreFailures:
-    """The state of one store. Only the event loop's thread uses it."""
+    read_errors = (sqlite3.Error,)
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
         self._path = path
-        self._clock = clock
-        self._writing = ""
-        self._failed_at = 0.0
-        self._logged_at = 0.0
-        self._not_stored = 0
         self._checkpoint = ""
-        self._indexing = ""
-        self._reading = ""
-        self._lost = ""
-        self._on_change: Callable[[], None] = lambda: None
-
-    def tell(self, on_change: Callable[[], None]) -> None:
-        """Call this, on the event loop, whenever something begins or ceases to be wrong."""
-        self._on_change = on_change
-
-    @property
-    def writing(self) -> str:
-        """Why envelopes are not being stored; "" if they are."""
-        return self._lost or (self._writing if self._clock() - self._failed_at < REMEMBERED_S else "")
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the store was removed or replaced under us."""
-        return bool(self._lost)
 
     @property
     def damage(self) -> str:
         """What else is wrong with the file, such as a place that could not be read; "" if nothing is."""
-        return self._reading or self._checkpoint or self._indexing
+        return super().damage or self._checkpoint
 
     def not_stored(self, envelopes: int, error: sqlite3.Error) -> str:
         """A group was not committed; return why."""
-        now, cause = self._clock(), explain(error, self._path)
-        self._not_stored += envelopes
-        if cause != self._writing or now - self._logged_at >= LOG_INTERVAL_S:
-            self._logged_at = now
-            log.error("store write failed envelopes=%d error=%r", self._not_stored, cause)
-        before, self._writing, self._failed_at = self.writing, cause, now
-        if before != self.writing:
-            self._on_change()
+        cause = explain(error, self._path)
+        self.failed_to_store(envelopes, cause)
         return cause
-
-    def lost(self, why: str) -> None:
-        """The store was removed or replaced; this does not end before a restart."""
-        if not self._lost:
-            log.error("store lost, nothing is stored until a restart error=%r", why)
-            self._lost = why
-            self._on_change()
-
-    def stored(self) -> None:
-        """A group was committed."""
-        if self._writing:
-            log.info("store can be written again envelopes=%d", self._not_stored)
-            self._writing, self._not_stored = "", 0
-            self._on_change()
 
     def checkpointed(self, error: sqlite3.Error | None) -> None:
         """The log was written back into the file, or could not be."""
@@ -89,22 +40,15 @@ class StoreFailures:
             log.error("store checkpoint failed error=%r", cause)
         before, self._checkpoint = self._checkpoint, f"its log cannot be written back: {cause}" if cause else ""
         if before != self._checkpoint:
-            self._on_change()
+            self.changed()
 
     def indexed(self, error: sqlite3.Error | None) -> None:
         """Rows got into the index of message ids, or could not."""
-        cause = "" if error is None else explain(error, self._path)
-        if cause and cause != self._indexing:
-            log.error("store indexing failed error=%r", cause)
-        before, self._indexing = self._indexing, f"message ids cannot be indexed: {cause}" if cause else ""
-        if before != self._indexing:
-            self._on_change()
+        self.indexed_or("" if error is None else explain(error, self._path))
 
     def not_read(self, error: sqlite3.Error) -> str:
         """Something could not be read; return why."""
         cause = explain(error, self._path)
         if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_INTERRUPT:
-            before, self._reading = self._reading, f"some of it cannot be read: {cause}"
-            if before != self._reading:
-                self._on_change()
+            self.failed_to_read(cause)
         return cause

@@ -13,24 +13,28 @@ sees rows up to `until_seq` in all tables, and no others.
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import NamedTuple, TypeVar
 
-from mailserver.errors import DecodeError
-from mailserver.ids.envelopes import envelope_muid
-from mailserver.ids.muid import Muid, NoId, sync_id
+from mailserver.ids.muid import sync_id
+from mailserver.store.engine.id_sums import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    ID_BYTES,
+    MODULUS,
+    SPANS,
+    SumOfIds,
+    Sums,
+    added,
+    muid_of,
+    subtracted,
+    sum_of_ids,
+    sums_of,
+)
+from mailserver.store.engine.keys import pieces
 from mailserver.store.sqlite.connections import transaction
-from mailserver.store.sqlite.keys import numbers, packed_bytes, packed_numbers, pieces
-from mailserver.store.sqlite.schema import ID_BYTES, SPANS
-from mailserver.waku.envelope import decode_envelope
+from mailserver.store.sqlite.packing import numbers, packed_bytes, packed_numbers
 
 log = logging.getLogger(__name__)
-
-BATCH_ROWS = 2000
-"""Most rows that are indexed in one transaction: as many as are stored in one, so that a flood is kept up with."""
-
-BATCH_BYTES = 4 * 1024 * 1024
-"""A batch ends with the envelope that reaches this."""
 
 MENDED_IDS = 50_000
 """Of how many ids of a minute the sum is made anew, in the transaction that deletes a damaged envelope: 0.1 s."""
@@ -38,7 +42,6 @@ MENDED_IDS = 50_000
 EMPTIED_ROWS = 10_000
 """Most rows of `ids`, or of `id_sums`, that are removed in one transaction when all are."""
 
-_MODULUS = 1 << 8 * ID_BYTES
 _AT_ONCE = (100, 10, 1)
 """How many rows a statement inserts, reads or deletes: few sizes, so that few statements are prepared."""
 
@@ -51,17 +54,6 @@ class Item(NamedTuple):
     created: int
     id: bytes
     seq: int
-
-
-class SumOfIds(NamedTuple):
-    """How many ids there are in a bucket, and their sum modulo 2^256, read as little-endian numbers."""
-
-    ids: int
-    total: int
-
-
-_Sums = dict[tuple[int, int], SumOfIds]
-"""By span and bucket."""
 
 
 _STATE = "SELECT network_topic, until_seq, (SELECT coalesce(max(seq), 0) FROM envelopes) FROM id_index"
@@ -176,12 +168,6 @@ def next_items(execute: Execute, network_topic: str, after_seq: int, last_seq: i
     return _items(network_topic, packed), max(numbers(packed[0]), default=last_seq)
 
 
-def sum_of_ids(ids: Iterable[bytes]) -> SumOfIds:
-    """Count ids of 32 bytes, and add them up."""
-    values = [int.from_bytes(each, "little") for each in ids]
-    return SumOfIds(len(values), sum(values) % _MODULUS)
-
-
 def forget_doomed(execute: Execute) -> None:
     """Remove the rows of `temp.doomed` from the index, in the transaction that deletes them, and before they are."""
     state = execute(_STATE).fetchone()
@@ -211,7 +197,7 @@ def _mend(execute: Execute, created: Iterable[int]) -> bool:
     """
     seconds = {second for (second,) in execute(_FORGET_ROWS)}
     minutes = {second // SPANS[-1] for second in seconds.union(created) if second > 0}
-    sums: _Sums = {}
+    sums: Sums = {}
     for minute in minutes:
         start = minute * SPANS[-1]
         count, packed = execute(_IDS_OF_TIME, (start, start + SPANS[-1], MENDED_IDS + 1)).fetchone()
@@ -224,7 +210,7 @@ def _mend(execute: Execute, created: Iterable[int]) -> bool:
         for bucket in {minute * SPANS[-1] // span for minute in minutes}:
             parts = execute(_SUMS_OF_TIME, (part, bucket * span // part, (bucket + 1) * span // part)).fetchall()
             total = sum(int.from_bytes(each, "little") for _, each in parts)
-            sums[span, bucket] = SumOfIds(sum(count for count, _ in parts), total % _MODULUS)
+            sums[span, bucket] = SumOfIds(sum(count for count, _ in parts), total % MODULUS)
         _replace(execute, sums)
     return True
 
@@ -262,15 +248,6 @@ def _items(network_topic: str, packed: tuple[str | None, str | None, str | None,
     return items
 
 
-def muid_of(network_topic: str, created: int, raw: bytes) -> Muid | None:
-    """The MUID of a row; None if it has no id."""
-    try:
-        envelope = decode_envelope(raw)
-        return envelope_muid(network_topic, envelope) if envelope.created == created else None
-    except (DecodeError, NoId):
-        return None
-
-
 def _add(execute: Execute, items: Sequence[Item]) -> None:
     """Put ids into `ids`, and add them to the sums. One that another row has, of which this is a copy, is left."""
     new: list[Item] = []
@@ -279,53 +256,32 @@ def _add(execute: Execute, items: Sequence[Item]) -> None:
             new += part
         else:
             new += (item for item in part if execute(_SEQ_OF, item[:2]).fetchone() == (item.seq,))
-    sums = _sums_of(new)
-    there = _read(execute, sums)
-    for key, (count, total) in sums.items():
-        before = there.get(key, _NO_SUM)
-        there[key] = SumOfIds(before.ids + count, (before.total + total) % _MODULUS)
-    _write(execute, there)
+    sums = sums_of((item.created, item.id) for item in new)
+    _write(execute, added(_read(execute, sums), sums))
 
 
 def _subtract(execute: Execute, items: Sequence[Item]) -> bool:
     """Take ids out of the sums; return whether they were in them, as far as counts tell."""
-    sums = _sums_of(items)
-    there = _read(execute, sums)
-    for key, (count, total) in sums.items():
-        before = there.get(key, _NO_SUM)
-        there[key] = SumOfIds(before.ids - count, (before.total - total) % _MODULUS)
-    if any(left.ids < 0 or (left.ids == 0 and left.total) for left in there.values()):
+    sums = sums_of((item.created, item.id) for item in items)
+    left = subtracted(_read(execute, sums), sums)
+    if left is None:
         return False
-    _replace(execute, there)
+    _replace(execute, left)
     return True
 
 
-_NO_SUM = SumOfIds(0, 0)
 _SEQ_OF = "SELECT seq FROM ids WHERE created = ? AND id = ?"
 
 
-def _sums_of(items: Sequence[Item]) -> _Sums:
-    """What items, in their order, add to each bucket."""
-    sums: _Sums = {}
-    smallest = SPANS[-1]
-    for minute, group in groupby(items, lambda item: item.created // smallest):
-        count, total = sum_of_ids(item.id for item in group)
-        for span in SPANS:
-            key = span, minute * smallest // span
-            before = sums.get(key, _NO_SUM)
-            sums[key] = SumOfIds(before.ids + count, (before.total + total) % _MODULUS)
-    return sums
-
-
-def _replace(execute: Execute, sums: _Sums) -> None:
+def _replace(execute: Execute, sums: Sums) -> None:
     """Put sums in place of what there is; those of nothing are removed."""
     for part in _parts([*sums]):
         execute(_DELETE_SUMS[len(part)], _flat(part))
     _write(execute, {key: each for key, each in sums.items() if each.ids})
 
 
-def _read(execute: Execute, keys: Iterable[tuple[int, int]]) -> _Sums:
-    there: _Sums = {}
+def _read(execute: Execute, keys: Iterable[tuple[int, int]]) -> Sums:
+    there: Sums = {}
     for part in _parts([*keys]):
         spans, buckets, counts, sums = execute(_READ_SUMS[len(part)], _flat(part)).fetchone()
         totals = (int.from_bytes(each, "little") for each in pieces(sums, ID_BYTES))
@@ -339,7 +295,7 @@ def _read(execute: Execute, keys: Iterable[tuple[int, int]]) -> _Sums:
     return there
 
 
-def _write(execute: Execute, sums: _Sums) -> None:
+def _write(execute: Execute, sums: Sums) -> None:
     rows = [(*key, count, total.to_bytes(ID_BYTES, "little")) for key, (count, total) in sorted(sums.items())]
     for part in _parts(rows):
         execute(_WRITE_SUMS[len(part)], _flat(part))

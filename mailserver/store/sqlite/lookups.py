@@ -1,25 +1,19 @@
-"""The statements of a search: each is run, paid for and unpacked here; `store.sqlite.search` decides which is next.
+"""The statements of a search: each is run, paid for and unpacked here; `store.engine.search` decides which is next.
 
 Every statement looks at no more rows than it is told to, and finds both ends of its range in an index. It is paid for
-as if it had looked at all of them; when it is done, what it has not looked at is given back (`store.sqlite.work`).
+as if it had looked at all of them; when it is done, what it has not looked at is given back (`store.engine.work`).
 """
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import compress
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from mailserver.store.sqlite import work
-from mailserver.store.sqlite.keys import (
-    SLOTS,
-    KeyPlace,
-    Keys,
-    PackedKeys,
-    numbers,
-    packed_bytes,
-    packed_numbers,
-    slots_for,
-)
+from mailserver.store.engine import work
+from mailserver.store.engine.keys import Keys
+from mailserver.store.engine.lookups import Day, Pair, Range
+from mailserver.store.sqlite.packing import SLOTS, PackedKeys, numbers, packed_bytes, packed_numbers, slots_for
 from mailserver.waku.envelope import TOPIC_BYTES
 
 
@@ -43,42 +37,6 @@ class Connection(Protocol):
     def correct(self, work: int) -> None:
         """The statement before was so much more work; less if below 0."""
 
-
-class Range(NamedTuple):
-    """All places from `low`, inclusive, to `high`, exclusive; each place as two columns.
-
-    SQLite finds both ends in its index because two columns are compared at once. Given bounds of `created` and a place
-    beside them, it would read all envelopes of that place's second, and there can be any number of them.
-    """
-
-    low_created: int
-    low_hash: bytes
-    high_created: int
-    high_hash: bytes
-
-    @property
-    def high(self) -> KeyPlace:
-        """The end: all places of the range are below it."""
-        return self.high_created, self.high_hash
-
-    def above(self, low: KeyPlace) -> "Range":
-        """What of it is at `low` or above."""
-        return self._replace(low_created=low[0], low_hash=low[1]) if low > self[:2] else self
-
-    def below(self, high: KeyPlace) -> "Range":
-        """What of it is below `high`."""
-        return self._replace(high_created=high[0], high_hash=high[1]) if high < self.high else self
-
-
-class Day(NamedTuple):
-    """A day of creation (Unix seconds / 86400) and how many envelopes it has."""
-
-    day: int
-    envelopes: int
-
-
-Pair = tuple[int, bytes]
-"""A day, and a topic on it."""
 
 _KEYS = f"{packed_numbers('created')}, {packed_bytes('hash')}, {packed_numbers('seq')}"
 WITHIN = "(created, hash) >= (?, ?) AND (created, hash) < (?, ?)"
@@ -145,7 +103,7 @@ _TOPICS = {slots: _topics(slots) for slots in SLOTS}
 
 
 class Lookups:
-    """Runs statements for one search. `work` is what they have taken so far."""
+    """A `store.engine.lookups.Lookups`, which says what each method does. `work` is what they have taken so far."""
 
     def __init__(self, connection: Connection) -> None:
         self.work = 0
@@ -153,7 +111,7 @@ class Lookups:
 
     async def by_time(self, within: Range, rows: int) -> Keys:
         """Find the first `rows` envelopes of a range."""
-        keys = Keys.unpacked(*await self._run(_KEYS_BY_TIME, (*within, rows), work.STATEMENT + rows * work.ROW))
+        keys = PackedKeys(*await self._run(_KEYS_BY_TIME, (*within, rows), work.STATEMENT + rows * work.ROW)).unpack()
         self._give_back((rows - len(keys)) * work.ROW)
         return keys
 
@@ -175,14 +133,14 @@ class Lookups:
 
     async def topics_of_days(
         self, group: Sequence[Day], thirds: bytes, above: bytes, count: int
-    ) -> tuple[str | None, bytes]:
+    ) -> tuple[Callable[[], Sequence[int]], bytes]:
         """List topics of days whose third byte is one of `thirds`, `count` at most.
 
         Args:
             group: the days, newest first; all that have envelopes, from the first to the last of them.
             above: of the first of `thirds`, only topics that are higher than this.
         Returns:
-            The day of each, packed, and the topics, one after the other.
+            What says the day of each, and the topics, one after the other.
         """
         slots = slots_for(len(thirds))
         bytes_and_above = [(thirds[:1], above), *((bytes([byte]), b"") for byte in thirds[1:])]
@@ -194,7 +152,7 @@ class Lookups:
         )
         topics = topics or b""
         self._give_back((count - len(topics) // TOPIC_BYTES) * work.TOPIC)
-        return days, topics
+        return partial(numbers, days), topics
 
     async def of_pairs(self, pairs: Sequence[Pair], within: Range, rows: int) -> tuple[Keys, int]:
         """Find all envelopes of the first of these pairs; return them, and of how many pairs they are.
@@ -211,7 +169,7 @@ class Lookups:
         least = work.STATEMENT + len(pairs) * work.PAIR
         most = least + rows * work.ROW
         *packed, slots_found = await self._run(_OF_PAIRS[slots], (*parameters, *within, rows), most, least)
-        keys = Keys.unpacked(*packed)
+        keys = PackedKeys(*packed).unpack()
         self._give_back((rows - len(keys)) * work.ROW)
         if len(keys) < rows:
             return keys, len(pairs)
@@ -223,7 +181,7 @@ class Lookups:
         """Find the first `rows` envelopes of one pair."""
         least = work.STATEMENT + work.PAIR
         most = least + rows * work.ROW
-        keys = Keys.unpacked(*await self._run(_OF_PAIR, (*pair, *within, rows), most, least))
+        keys = PackedKeys(*await self._run(_OF_PAIR, (*pair, *within, rows), most, least)).unpack()
         self._give_back((rows - len(keys)) * work.ROW)
         return keys
 

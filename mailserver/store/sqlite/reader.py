@@ -1,12 +1,14 @@
-"""Reading rows that are known: the envelopes that a search has found (`store.sqlite.search`), and which are present."""
+"""Reading rows that are known: the envelopes that a search has found (`store.engine.search`), and which are present."""
 
 import json
+from array import array
 from collections.abc import Sequence
 
+from mailserver.store.engine import work
+from mailserver.store.engine.keys import Keys, pieces
 from mailserver.store.interface import Raws
-from mailserver.store.sqlite import work
-from mailserver.store.sqlite.keys import SLOTS, numbers, packed_bytes, packed_numbers, pieces, slots_for
 from mailserver.store.sqlite.lookups import Connection
+from mailserver.store.sqlite.packing import SLOTS, numbers, packed_bytes, packed_numbers, slots_for
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 
 
@@ -42,7 +44,11 @@ class RowReader:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def read(self, seqs: Sequence[int], max_bytes: int) -> Raws:
+    def rows_of(self, keys: Keys) -> "array[int]":
+        """The rows of keys."""
+        return keys.seqs
+
+    async def read(self, seqs: "Sequence[int] | array[int]", max_bytes: int) -> Raws:
         """Read the first of these rows: at least one, and more as long as all of them fit into `max_bytes`.
 
         It may be fewer than fit: an envelope that is far longer than the mean is not read together with others.

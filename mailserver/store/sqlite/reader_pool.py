@@ -1,6 +1,6 @@
-"""Read-only connections, and the turns in which they are used: `store.sqlite.fair_pool` says who is next.
+"""Read-only connections, and the turns in which they are used: `store.engine.fair_pool` says who is next.
 
-Statements are short (`store.sqlite.search`), and each waits for its own turn.
+Statements are short (`store.engine.search`), and each waits for its own turn.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from pathlib import Path
 import aiosqlite
 
 from mailserver.errors import StoreError
+from mailserver.store.engine import work as costs
+from mailserver.store.engine.fair_pool import FairPool
 from mailserver.store.interface import OURSELVES, Payer
-from mailserver.store.sqlite import work as costs
 from mailserver.store.sqlite.connections import open_reader
 from mailserver.store.sqlite.failures import StoreFailures
-from mailserver.store.sqlite.fair_pool import FairPool
 
 
 class ReaderPool:
@@ -40,7 +40,7 @@ class ReaderPool:
         """Run one statement and return all its rows.
 
         Args:
-            work: how much work it is, as far as that is known (`mailserver.store.sqlite.work`).
+            work: how much work it is, as far as that is known (`mailserver.store.engine.work`).
             payer: for whom it is. Of the payers that wait, the one for whom less work was done is next.
             likely: how much work it likely is, where `work` is the most that it can be. This decides its own turn; what
                 it really was counts for the payer's next turn.

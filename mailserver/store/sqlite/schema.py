@@ -26,6 +26,8 @@ minutes. `id_index` says up to which row that is done: `store.sqlite.id_index` k
 almost in order, so they change few pages. Nothing in these tables is not in `envelopes`, too.
 """
 
+from mailserver.store.engine import keys
+
 STORE_FILE = "mailserver.db"
 
 APPLICATION_ID = 0x57_41_4B_55
@@ -34,12 +36,7 @@ APPLICATION_ID = 0x57_41_4B_55
 PAGE_BYTES = 16384
 """An envelope of the usual half kilobyte wastes little of such a page, and one of 16 kB still fits."""
 
-HASH_PREFIX_BYTES = 16
-
-ID_BYTES = 32
-
-SPANS = (86_400, 3_600, 60)
-"""Of how many seconds of creation there is a sum of ids each."""
+HASH_PREFIX_BYTES = keys.HASH_PREFIX_BYTES
 
 IDENTITY_BYTES = 16
 """Length of a store's identity, which is random, and written in lower-case hexadecimal digits."""

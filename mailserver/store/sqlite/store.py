@@ -3,12 +3,16 @@
 import asyncio
 import contextlib
 import sqlite3
+from array import array
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from mailserver.handoff.archived import Mark
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.store.engine.index_state import IndexState
+from mailserver.store.engine.page import KeptKeysPage
+from mailserver.store.engine.search import Search
 from mailserver.store.interface import (
     OURSELVES,
     Deleted,
@@ -26,16 +30,14 @@ from mailserver.store.sqlite.connections import open_writer, transaction
 from mailserver.store.sqlite.deletion import delete_batch, give_back_pages
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.handoff import SqliteHandoff
-from mailserver.store.sqlite.id_index import advance
-from mailserver.store.sqlite.index_state import IndexState
+from mailserver.store.sqlite.id_index import advance, give_up
+from mailserver.store.sqlite.lookups import Lookups
 from mailserver.store.sqlite.message_ids import SqliteMessageIds
-from mailserver.store.sqlite.page import SqlitePage
 from mailserver.store.sqlite.presence import Presence
 from mailserver.store.sqlite.read_only import check_header
 from mailserver.store.sqlite.reader import RowReader
 from mailserver.store.sqlite.reader_pool import PaidReader, ReaderPool, open_readers
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
-from mailserver.store.sqlite.search import Search
 from mailserver.store.sqlite.snapshots import open_snapshots
 from mailserver.store.sqlite.time_record import SqliteTimeRecord
 from mailserver.store.sqlite.unopened import BYTES_IN_USE
@@ -114,11 +116,13 @@ class SqliteStore:
         """The ids of its envelopes."""
         return self._message_ids
 
-    async def find(self, query: Query, limit: int, *, payer: Payer = OURSELVES, goes_on: GoesOn = always) -> SqlitePage:
+    async def find(
+        self, query: Query, limit: int, *, payer: Payer = OURSELVES, goes_on: GoesOn = always
+    ) -> KeptKeysPage["array[int]"]:
         """Find the first `limit` matches, newest first."""
         readers = PaidReader(self._readers, payer)
-        found = await Search(readers, query, limit, goes_on).page()
-        return SqlitePage(found, RowReader(readers))
+        found = await Search(Lookups(readers), query, limit, goes_on).page()
+        return KeptKeysPage(found, RowReader(readers))
 
     async def missing(self, envelopes: Sequence[NewEnvelope]) -> list[NewEnvelope]:
         """Which of these envelopes are not in the store."""
@@ -248,8 +252,12 @@ async def open_store(
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
                 removed = await worker.run(_removed)
-                state = IndexState(network_topic, writer.index_moves, writer.between_commits)
-                message_ids = SqliteMessageIds(readers, snapshots, state)
+                state = IndexState(
+                    network_topic,
+                    writer.index_moves,
+                    lambda goal: writer.between_commits(partial(give_up, until_seq=goal)),
+                )
+                message_ids = SqliteMessageIds(snapshots, state, readers)
                 yield SqliteStore(path, writer, readers, message_ids, failures, removed=removed)
             finally:
                 writer.close()

@@ -5,54 +5,26 @@ import contextlib
 import itertools
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from mailserver.errors import StoreError
-from mailserver.limits.fair_queue import FairQueue
+from mailserver.store.engine.index_wait import INDEX_INTERVAL_S, INDEX_RETRY_S, MAX_UNINDEXED_ROWS, IndexWait
+from mailserver.store.engine.put_queue import CLOSING, ENDED, GROUP_INTERVAL_S, Part, PutQueue, fail
+from mailserver.store.engine.snapshots import Snapshots
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.failures import StoreFailures
-from mailserver.store.sqlite.index_wait import INDEX_INTERVAL_S, INDEX_RETRY_S, MAX_UNINDEXED_ROWS, IndexWait
 from mailserver.store.sqlite.insertion import insert_group
 from mailserver.store.sqlite.log_bound import LogBound, restart_log
 from mailserver.store.sqlite.presence import Presence, StoreLost
-from mailserver.store.sqlite.snapshots import Snapshots
 from mailserver.store.sqlite.wal import wal_file
 from mailserver.store.sqlite.worker import Worker
-
-MAX_GROUP_ROWS = 2000
-"""Most rows in one transaction. Every transaction writes most pages of the current day's indexes again, so smaller ones
-cost more. Larger ones would delay confirmations by more than 50 ms."""
-
-GROUP_INTERVAL_S = 0.005
-"""Least time from the start of one transaction to the next, unless MAX_GROUP_ROWS are waiting. A lone packet does not
-wait; in a stream of packets, the disk syncs at most 200 times a second."""
-
-ROW_BYTES = 512
-"""What a row costs besides its envelope's bytes. Storing 16 bytes takes nearly as long as storing 500."""
-
-MAX_QUEUED_BYTES = 16 * 1024 * 1024
-"""Beyond this, `put` waits for room, unless its source has nothing queued."""
-
-ANSWERED_AT_ONCE = 64
-"""How many packets are answered in one turn of the event loop. Each answer seals two frames, and a transaction may hold
-2,000 packets."""
-
-_CLOSING = "the store is closing"
-_ENDED = "the store writer has ended"
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 """Work on the writer's connection, in its thread, that leaves no transaction open."""
-
-
-class _Part(NamedTuple):
-    """Envelopes that are stored in one transaction, and who waits for that."""
-
-    envelopes: Sequence[NewEnvelope]
-    done: asyncio.Future[None]
 
 
 class StoreWriter:
@@ -85,16 +57,9 @@ class StoreWriter:
         self._unindexed = 1  # so that the index is looked at
         self._next_index = 0.0
         self._index_wait = IndexWait()
-        self._held = ""
-        self._queue: FairQueue[_Part] = FairQueue()
-        self._queued_rows = 0
-        self._queued_bytes = 0
         self._jobs: deque[tuple[Job[Any], asyncio.Future[Any]]] = deque()
-        self._answers: deque[tuple[asyncio.Future[None], StoreError | None]] = deque()
         self._arrived = asyncio.Event()
-        self._full = asyncio.Event()
-        self._room = asyncio.Event()
-        self._closing = False
+        self._queue = PutQueue(self._arrived.set)
 
     async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
         """Store envelopes; return once they are on disk. Those that are there already are left as they are.
@@ -104,21 +69,7 @@ class StoreWriter:
         Raises:
             StoreError: some or all of them are not stored, because of the disk, or a hold, or the store is closing.
         """
-        if self._held:
-            raise StoreError(self._held)
-        while self._queued_bytes >= MAX_QUEUED_BYTES and source in self._queue and not self._closing:
-            self._room.clear()
-            await self._room.wait()
-        if self._closing:
-            raise StoreError(_CLOSING)
-        if not envelopes:
-            return
-        if len(envelopes) <= MAX_GROUP_ROWS:
-            await self._enqueue(envelopes, source)
-            return
-        # A larger packet goes into several transactions, one after the other.
-        parts = [envelopes[at : at + MAX_GROUP_ROWS] for at in range(0, len(envelopes), MAX_GROUP_ROWS)]
-        await asyncio.gather(*(self._enqueue(part, source) for part in parts))
+        await self._queue.put(envelopes, source)
 
     async def between_commits(self, job: Job[T]) -> T:
         """Run a job before the next group is committed. Once begun it runs to its end, even if its caller is cancelled.
@@ -126,8 +77,8 @@ class StoreWriter:
         Raises:
             StoreError: SQLite could not do it, or the store is closing.
         """
-        if self._closing:
-            raise StoreError(_CLOSING)
+        if self._queue.closing:
+            raise StoreError(CLOSING)
         return await self._queue_job(job)
 
     def _queue_job(self, job: Job[T]) -> asyncio.Future[T]:
@@ -147,17 +98,17 @@ class StoreWriter:
 
     def hold(self, why: str) -> None:
         """Refuse every `put` from now on, for this reason; "": take envelopes again."""
-        self._held = why
+        self._queue.held = why
 
     @property
     def held(self) -> str:
         """Why every `put` is refused; "" if none is."""
-        return self._held
+        return self._queue.held
 
     @property
     def queued(self) -> tuple[int, int]:
         """How many envelopes wait to be committed or are being committed, and their bytes."""
-        return self._queued_rows, self._queued_bytes
+        return self._queue.queued
 
     @property
     def unindexed(self) -> int:
@@ -170,18 +121,16 @@ class StoreWriter:
         Raises:
             StoreError: the store is closing.
         """
-        if self._unindexed and not self._closing:
+        if self._unindexed and not self._queue.closing:
             self._arrived.set()  # it may wait for more envelopes
             await self._index_wait.next_move()
-        if self._closing:
-            raise StoreError(_CLOSING)
+        if self._queue.closing:
+            raise StoreError(CLOSING)
 
     def close(self) -> None:
         """Refuse everything from now on; `run` commits what is queued, and returns."""
-        self._closing = True
+        self._queue.close()
         self._arrived.set()
-        self._full.set()
-        self._room.set()
         self._index_wait.moved()
 
     async def run(self) -> None:
@@ -190,12 +139,9 @@ class StoreWriter:
             await self._run()
         finally:
             self.close()
-            self._settle(self._queue, StoreError(_ENDED))  # nothing is queued, unless a bug of ours ended this
-            self._queue.clear()
-            while self._answers:
-                self._answer_some()
+            self._queue.end()
             for _, future in self._jobs:
-                _fail(future, StoreError(_CLOSING))
+                fail(future, StoreError(CLOSING))
             self._jobs.clear()
 
     async def _run(self) -> None:
@@ -204,21 +150,17 @@ class StoreWriter:
         self._index_wait.put_off(next_start)
         while True:
             await self._index_until_arrival()
-            if self._jobs and not self._closing:
+            if self._jobs and not self._queue.closing:
                 await self._do(*self._jobs.popleft())
-            if self._queue.peek() is None:
-                if self._closing:
+            if self._queue.is_empty:
+                if self._queue.closing:
                     return
                 if not self._jobs:
                     self._arrived.clear()
                 continue
-            if self._queued_rows < MAX_GROUP_ROWS and loop.time() < next_start and not self._closing:
-                self._full.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(next_start):
-                        await self._full.wait()
+            await self._queue.until_full(next_start)
             next_start = loop.time() + GROUP_INTERVAL_S
-            await self._commit_group(self._take_group())
+            await self._commit_group(self._queue.take_group())
             await self._bound_wal()
             most = 0 if self._index_wait.is_awaited else MAX_UNINDEXED_ROWS
             if self._unindexed > most and loop.time() >= self._next_index:
@@ -286,7 +228,7 @@ class StoreWriter:
     async def _do(self, job: Job[T], future: asyncio.Future[T]) -> None:
         if future.done():  # its caller is gone
             return
-        failure: StoreError | None = StoreError(_ENDED)  # in case this is cancelled, or fails by a bug of ours
+        failure: StoreError | None = StoreError(ENDED)  # in case this is cancelled, or fails by a bug of ours
         try:
             result = await self._write(job)
             failure = None
@@ -300,30 +242,11 @@ class StoreWriter:
             failure = error.with_traceback(None)
         finally:
             if failure is not None:
-                _fail(future, failure)
+                fail(future, failure)
 
-    def _enqueue(self, part: Sequence[NewEnvelope], source: Hashable) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        size = _size(part)
-        self._queue.add(source, _Part(part, future), size + ROW_BYTES * len(part))
-        self._queued_rows += len(part)
-        self._queued_bytes += size
-        self._arrived.set()
-        if self._queued_rows >= MAX_GROUP_ROWS:
-            self._full.set()
-        return future
-
-    def _take_group(self) -> list[_Part]:
-        group = [self._queue.take()]
-        rows = len(group[0].envelopes)
-        while (part := self._queue.peek()) is not None and rows + len(part.envelopes) <= MAX_GROUP_ROWS:
-            group.append(self._queue.take())
-            rows += len(part.envelopes)
-        return group
-
-    async def _commit_group(self, group: Sequence[_Part]) -> None:
+    async def _commit_group(self, group: Sequence[Part]) -> None:
         envelopes = list(itertools.chain.from_iterable(part.envelopes for part in group))
-        failure: StoreError | None = StoreError(_ENDED)  # in case this is cancelled, or fails by a bug of ours
+        failure: StoreError | None = StoreError(ENDED)  # in case this is cancelled, or fails by a bug of ours
         try:
             await self._write(lambda connection: insert_group(connection, envelopes))
             failure = None
@@ -338,28 +261,7 @@ class StoreWriter:
         except StoreLost as error:
             failure = error.with_traceback(None)
         finally:
-            self._settle(group, failure)
-
-    def _settle(self, group: Iterable[_Part], failure: StoreError | None) -> None:
-        is_answering = bool(self._answers)
-        for envelopes, future in group:
-            self._queued_rows -= len(envelopes)
-            self._queued_bytes -= _size(envelopes)
-            self._answers.append((future, failure))
-        if self._queued_bytes < MAX_QUEUED_BYTES:
-            self._room.set()
-        if not is_answering:
-            self._answer_some()
-
-    def _answer_some(self) -> None:
-        for _ in range(min(ANSWERED_AT_ONCE, len(self._answers))):
-            future, failure = self._answers.popleft()
-            if failure is not None:
-                _fail(future, failure)
-            elif not future.done():  # else its caller is gone; the envelopes are stored all the same
-                future.set_result(None)
-        if self._answers:
-            asyncio.get_running_loop().call_soon(self._answer_some)
+            self._queue.settle(group, failure)
 
 
 def _while_present(presence: Presence, work: Job[T], connection: sqlite3.Connection) -> T:
@@ -367,12 +269,3 @@ def _while_present(presence: Presence, work: Job[T], connection: sqlite3.Connect
     result = work(connection)
     presence.check()
     return result
-
-
-def _fail(future: asyncio.Future[Any], failure: StoreError) -> None:
-    if not future.done():
-        future.set_exception(failure)
-
-
-def _size(envelopes: Sequence[NewEnvelope]) -> int:
-    return sum(len(envelope.raw) for envelope in envelopes)

@@ -16,7 +16,7 @@ from mailserver.peers import live_packets as live_module
 from mailserver.peers.live_packets import MAX_UNCONFIRMED_ENVELOPES
 from mailserver.rlpx import liveness as liveness_module
 from mailserver.rlpx import session as session_module
-from mailserver.store.sqlite.writer import MAX_GROUP_ROWS
+from mailserver.store.engine.put_queue import MAX_GROUP_ROWS
 from mailserver.waku.envelope import Topic
 from mailserver.waku.packets import PacketCode, StatusOptions
 from tests.mailservers import (

@@ -8,14 +8,7 @@ import pytest
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.store.samples import make_store
-from tests.store.sqlite.indexing import ids_indexed_at_once
 from tests.store.sqlite.statements import Made, Statements
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _indexed_at_once() -> Iterator[None]:
-    with ids_indexed_at_once():
-        yield
 
 
 @pytest.fixture

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mailserver.store.engine.keys import Found
+from mailserver.store.engine.search import Search
 from mailserver.store.interface import GoesOn, NewEnvelope, Query, always
-from mailserver.store.sqlite.keys import Found
+from mailserver.store.sqlite.lookups import Lookups
 from mailserver.store.sqlite.reader import RowReader
-from mailserver.store.sqlite.search import Search
 
 
 class Statements:
@@ -24,7 +25,7 @@ class Statements:
         self.connection.set_progress_handler(self.count_step, 1)
 
     async def find(self, query: Query, limit: int, goes_on: GoesOn = always) -> Found:
-        return await Search(self, query, limit, goes_on).page()
+        return await Search(Lookups(self), query, limit, goes_on).page()
 
     async def run(self, sql: str, parameters: Sequence[object], work: int, likely: int | None = None) -> Iterable[Any]:
         assert likely is None or likely <= work

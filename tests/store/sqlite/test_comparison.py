@@ -1,4 +1,4 @@
-"""mailserver.store.sqlite.comparison on real files: while rows come and go, and where the index is none or damaged."""
+"""mailserver.store.engine.comparison on real files: while rows come and go, and where the index is none or damaged."""
 
 import asyncio
 import threading
@@ -13,14 +13,15 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, sync_id
 from mailserver.reconcile.sides import Differences, Initiator, Responder, run
 from mailserver.reconcile.storage import MemoryStorage
 from mailserver.reconcile.wire import INFINITY, MAX_MESSAGE_BYTES, MIN_FRAME_BYTES, FrameWriter, Mode, Range
+from mailserver.store.engine import comparison, index_state, index_wait, snapshots, stored_ids, work
+from mailserver.store.engine.index_state import IndexDamaged
+from mailserver.store.engine.snapshots import SnapshotReader
 from mailserver.store.interface import NewEnvelope, Payer
 from mailserver.store.message_ids import NotIndexedYet, Scope
 from mailserver.store.retention import END_OF_TIME, Surplus
-from mailserver.store.sqlite import comparison, index_state, index_wait, snapshots, stored_ids, work, writer
-from mailserver.store.sqlite.index_state import IndexDamaged
+from mailserver.store.sqlite import writer
 from mailserver.store.sqlite.repair.check import check_store
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.snapshots import SnapshotReader
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.bloom import Interest
 from tests.properties import settings

@@ -1,4 +1,4 @@
-"""mailserver.store.sqlite.comparison by topics: it reads without a snapshot, and still reports no wrong difference."""
+"""mailserver.store.engine.comparison by topics: it reads without a snapshot, and still reports no wrong difference."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +11,9 @@ from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, sync_id
 from mailserver.reconcile.sides import Responder, run
 from mailserver.reconcile.storage import MemoryStorage
+from mailserver.store.engine import comparison, muids, search
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.retention import END_OF_TIME, Surplus
-from mailserver.store.sqlite import comparison, muids, search
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.envelope import decode_envelope

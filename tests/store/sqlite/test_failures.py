@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.store.sqlite.failures import LOG_INTERVAL_S, REMEMBERED_S, StoreFailures
+from mailserver.store.engine.failures import LOG_INTERVAL_S, REMEMBERED_S
+from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.mailservers import Clock
 

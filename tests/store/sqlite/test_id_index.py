@@ -14,16 +14,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.store.engine import index_wait
+from mailserver.store.engine.id_sums import BATCH_ROWS
+from mailserver.store.engine.put_queue import MAX_GROUP_ROWS
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.retention import END_OF_TIME, Surplus
-from mailserver.store.sqlite import id_index, index_wait, writer
+from mailserver.store.sqlite import id_index, writer
 from mailserver.store.sqlite.connections import connect_writer
 from mailserver.store.sqlite.deletion import delete_batch
-from mailserver.store.sqlite.id_index import BATCH_ROWS, EMPTIED_ROWS, advance, give_up
+from mailserver.store.sqlite.id_index import EMPTIED_ROWS, advance, give_up
 from mailserver.store.sqlite.insertion import insert_group
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
-from mailserver.store.sqlite.writer import MAX_GROUP_ROWS
 from tests.properties import settings
 from tests.store.samples import (
     DAY,

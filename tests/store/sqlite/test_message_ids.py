@@ -1,4 +1,4 @@
-"""mailserver.store.sqlite.message_ids on real files: in slices, and while the index of ids is being built."""
+"""mailserver.store.engine.message_ids on real files: in slices, and while the index of ids is being built."""
 
 import asyncio
 import contextlib
@@ -12,10 +12,11 @@ from mailserver.errors import StoreError
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, sync_id
 from mailserver.reconcile.sides import Needed
+from mailserver.store.engine import index_state, index_wait, message_ids, muids, work
+from mailserver.store.engine.message_ids import StoredMessageIds
 from mailserver.store.interface import NewEnvelope, Payer, Query
 from mailserver.store.message_ids import NotIndexedYet
-from mailserver.store.sqlite import id_index, index_state, index_wait, message_ids, muids, work, writer
-from mailserver.store.sqlite.message_ids import SqliteMessageIds
+from mailserver.store.sqlite import id_index, writer
 from mailserver.store.sqlite.reader_pool import ReaderPool
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.envelope import decode_envelope
@@ -47,7 +48,7 @@ def by_item(envelopes: list[NewEnvelope]) -> list[NewEnvelope]:
     return sorted(envelopes, key=lambda each: (each.created, sync_id(muid(each))))
 
 
-async def read_all(ids: SqliteMessageIds, asked: list[NewEnvelope]) -> list[bytes]:
+async def read_all(ids: StoredMessageIds, asked: list[NewEnvelope]) -> list[bytes]:
     found = await ids.find([muid(each) for each in asked])
     return (await found.read(found.left, EVERY_BYTE)).split()
 

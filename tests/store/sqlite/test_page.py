@@ -1,12 +1,12 @@
-"""mailserver.store.sqlite.page: hashes of what a page has read."""
+"""mailserver.store.engine.page: hashes of what a page has read."""
 
 from pathlib import Path
 
 import pytest
 
 from mailserver.codec.keccak import keccak256
+from mailserver.store.engine import page as page_module
 from mailserver.store.interface import Query
-from mailserver.store.sqlite import page as page_module
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.store.sqlite.store import open_store
 from tests.mailservers import fill, in_order, make_envelopes

@@ -1,4 +1,4 @@
-"""mailserver.store.sqlite.search and reader beside a model in plain Python, on stores that plain SQL has made."""
+"""mailserver.store.engine.search and reader beside a model in plain Python, on stores that plain SQL has made."""
 
 import random
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mailserver.store.engine.keys import Found, Key
 from mailserver.store.interface import NewEnvelope, Query, Raws
-from mailserver.store.sqlite.keys import Found, Key
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, Interest, bloom_of
 from mailserver.waku.envelope import EnvelopeHash, Topic
@@ -203,9 +203,9 @@ async def test_search_finds_what_the_model_finds(
     statements = Statements(path)
 
     with closing(statements.connection), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mailserver.store.sqlite.search.MAX_TOPICS", most_topics)
-        patch.setattr("mailserver.store.sqlite.search.MAX_DAYS", most_days)
-        patch.setattr("mailserver.store.sqlite.search.MAX_ROWS", scanned)
+        patch.setattr("mailserver.store.engine.search.MAX_TOPICS", most_topics)
+        patch.setattr("mailserver.store.engine.search.MAX_DAYS", most_days)
+        patch.setattr("mailserver.store.engine.search.MAX_ROWS", scanned)
         for (lower, upper), interest, cursor, limit in asked:
             below = cursor
             if isinstance(cursor, int):
@@ -229,7 +229,7 @@ async def test_pages_hold_each_envelope_once_and_in_order(
     query = Query(*EVER, interest)
 
     with closing(statements.connection), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mailserver.store.sqlite.search.MAX_TOPICS", most_topics)
+        patch.setattr("mailserver.store.engine.search.MAX_TOPICS", most_topics)
         pages = await pages_of(statements, envelopes, query, limit)
 
     expected = answer(envelopes, query)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from mailserver.store.engine import work
 from mailserver.store.interface import Payer, Query
 from mailserver.store.sqlite import store as envelopes_module
-from mailserver.store.sqlite import work
 from mailserver.store.sqlite.store import READERS, open_store
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Topic

@@ -1,4 +1,4 @@
-"""mailserver.store.sqlite.search: what is found either way, where pages end early, and what it costs at worst."""
+"""mailserver.store.engine.search: what is found either way, where pages end early, and what it costs at worst."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailserver.store.engine import search as search_module
+from mailserver.store.engine import work
+from mailserver.store.engine.keys import Found, KeyPlace
 from mailserver.store.interface import NewEnvelope, Query, always
-from mailserver.store.sqlite import search as search_module
-from mailserver.store.sqlite import work
-from mailserver.store.sqlite.keys import Found, KeyPlace
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.bloom import Interest, bloom_of, matches
 from mailserver.waku.envelope import EnvelopeHash, Topic

@@ -1,4 +1,4 @@
-"""mailserver.store.sqlite.snapshots: what is read at one moment, in steps; who waits for it, and for how long."""
+"""mailserver.store.engine.snapshots: what is read at one moment, in steps; who waits for it, and for how long."""
 
 import asyncio
 import contextlib
@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import StoreError
+from mailserver.store.engine import snapshots, work
+from mailserver.store.engine.snapshots import STEP_WORK, SnapshotReader, Snapshots
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.message_ids import StoreBusy
 from mailserver.store.retention import END_OF_TIME, Surplus
-from mailserver.store.sqlite import log_bound, snapshots, work
+from mailserver.store.sqlite import log_bound
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.reader_pool import PaidReader, ReaderPool, open_readers
-from mailserver.store.sqlite.snapshots import STEP_WORK, SnapshotReader, Snapshots, open_snapshots
+from mailserver.store.sqlite.snapshots import open_snapshots
 from mailserver.store.sqlite.store import open_store
 from tests.store.samples import EVERY_BYTE, change, make_store, new_envelopes, rows
 from tests.waiting import turns, until

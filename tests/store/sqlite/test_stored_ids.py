@@ -1,4 +1,4 @@
-"""mailserver.store.sqlite.stored_ids: the tables of ids as a set, beside the same set in memory."""
+"""mailserver.store.engine.stored_ids: the tables of ids as a set, beside the same set in memory."""
 
 import contextlib
 import random
@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from mailserver.reconcile.sides import Initiator
 from mailserver.reconcile.storage import MemoryStorage, Storage
 from mailserver.reconcile.wire import INFINITY
-from mailserver.store.sqlite import stored_ids, work
-from mailserver.store.sqlite.index_state import IndexDamaged
+from mailserver.store.engine import stored_ids, work
+from mailserver.store.engine.index_state import IndexDamaged
+from mailserver.store.engine.snapshots import STEP_WORK, SnapshotReader
+from mailserver.store.engine.stored_ids import StoredIds
+from mailserver.store.sqlite.message_ids import SnapshotTables
 from mailserver.store.sqlite.schema import MIGRATIONS
-from mailserver.store.sqlite.snapshots import STEP_WORK, SnapshotReader
-from mailserver.store.sqlite.stored_ids import StoredIds
 from tests.properties import settings
 from tests.reconcile.sets import Item
 from tests.store.samples import DAY, LAST_SECOND, START
@@ -46,7 +47,7 @@ class Tables:
         self.connection.close()
 
     def stored(self, lower: int = 0, upper: int = LAST_SECOND) -> StoredIds:
-        return StoredIds(self.reader, lower, upper)
+        return StoredIds(SnapshotTables(self.reader), lower, upper)
 
     def change(self, statement: str) -> None:
         self.connection.execute(statement)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailserver.store.engine.put_queue import ANSWERED_AT_ONCE, MAX_GROUP_ROWS
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite import writer as writer_module
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, STORE_FILE
-from mailserver.store.sqlite.writer import ANSWERED_AT_ONCE, MAX_GROUP_ROWS
 from mailserver.waku.envelope import EnvelopeHash
 from tests.properties import settings
 from tests.store.samples import (

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import StoreError
+from mailserver.store.engine import put_queue
+from mailserver.store.engine.put_queue import MAX_GROUP_ROWS
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite import log_bound
-from mailserver.store.sqlite import writer as writer_module
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.writer import MAX_GROUP_ROWS, StoreWriter
+from mailserver.store.sqlite.writer import StoreWriter
 from tests.memory import no_search_for_cycles
 from tests.store.samples import (
     assert_counts_are_right,
@@ -126,7 +127,7 @@ async def test_failure_is_logged_once_with_its_cause(path: Path, caplog: pytest.
 
 
 async def test_failed_put_makes_room_for_those_that_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "MAX_QUEUED_BYTES", 50_000)
+    monkeypatch.setattr(put_queue, "MAX_QUEUED_BYTES", 50_000)
 
     async with running(path) as opened:
         await fill(opened.worker)

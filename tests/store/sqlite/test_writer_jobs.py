@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import StoreError
-from mailserver.store.sqlite.writer import MAX_GROUP_ROWS
+from mailserver.store.engine.put_queue import MAX_GROUP_ROWS
 from tests.memory import no_search_for_cycles
 from tests.store.samples import (
     new_envelopes,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import StoreError
-from mailserver.store.sqlite import writer as writer_module
-from mailserver.store.sqlite.writer import MAX_GROUP_ROWS, MAX_QUEUED_BYTES
+from mailserver.store.engine import put_queue
+from mailserver.store.engine.put_queue import MAX_GROUP_ROWS, MAX_QUEUED_BYTES
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from tests.store.samples import (
     new_envelope,
@@ -72,7 +72,7 @@ async def test_each_source_has_its_share_of_every_transaction(path: Path) -> Non
 
 
 async def test_put_waits_while_too_much_is_queued(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "MAX_QUEUED_BYTES", 4000)
+    monkeypatch.setattr(put_queue, "MAX_QUEUED_BYTES", 4000)
     envelopes = new_envelopes(10, size=1000)
 
     async with connected(path) as opened:
@@ -94,7 +94,7 @@ def test_queue_has_room_for_many_of_the_longest_envelopes_and_is_bounded() -> No
 async def test_source_that_has_nothing_queued_does_not_wait_for_room(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "MAX_QUEUED_BYTES", 100)
+    monkeypatch.setattr(put_queue, "MAX_QUEUED_BYTES", 100)
 
     async with connected(path) as opened:
         puts = put_each(opened.writer, new_envelopes(3, size=100))
@@ -111,7 +111,7 @@ async def test_source_that_has_nothing_queued_does_not_wait_for_room(
 
 
 async def test_put_may_be_larger_than_the_queue(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "MAX_QUEUED_BYTES", 1000)
+    monkeypatch.setattr(put_queue, "MAX_QUEUED_BYTES", 1000)
 
     async with running(path) as opened:
         await asyncio.gather(
@@ -123,7 +123,7 @@ async def test_put_may_be_larger_than_the_queue(path: Path, monkeypatch: pytest.
 
 
 async def test_put_waits_until_enough_of_a_larger_one_is_committed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "MAX_QUEUED_BYTES", 1000)
+    monkeypatch.setattr(put_queue, "MAX_QUEUED_BYTES", 1000)
 
     async with running(path) as opened:
         large = asyncio.create_task(opened.writer.put(new_envelopes(2 * MAX_GROUP_ROWS + 500)))
@@ -136,7 +136,7 @@ async def test_put_waits_until_enough_of_a_larger_one_is_committed(path: Path, m
 async def test_put_that_waits_for_room_fails_when_the_writer_closes(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "MAX_QUEUED_BYTES", 100)
+    monkeypatch.setattr(put_queue, "MAX_QUEUED_BYTES", 100)
 
     async with connected(path) as opened:
         queued, waiting, waiting_too = put_each(opened.writer, new_envelopes(3, size=100))
@@ -150,7 +150,7 @@ async def test_put_that_waits_for_room_fails_when_the_writer_closes(
 
 
 async def test_put_that_waits_for_room_may_be_cancelled(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "MAX_QUEUED_BYTES", 100)
+    monkeypatch.setattr(put_queue, "MAX_QUEUED_BYTES", 100)
     first, cancelled, last = new_envelopes(3, size=100)
 
     async with connected(path) as opened:

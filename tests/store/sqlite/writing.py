@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from mailserver.store.engine.snapshots import Snapshots
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.connections import open_writer, pragma
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.presence import Presence
-from mailserver.store.sqlite.snapshots import Snapshots
 from mailserver.store.sqlite.worker import Worker
 from mailserver.store.sqlite.writer import StoreWriter
 from tests.waiting import turns

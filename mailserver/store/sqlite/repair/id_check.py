@@ -4,9 +4,9 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
-from mailserver.store.sqlite.id_index import SumOfIds, next_items, sum_of_ids
+from mailserver.store.engine.id_sums import ID_BYTES, SPANS, SumOfIds, sum_of_ids
+from mailserver.store.sqlite.id_index import next_items
 from mailserver.store.sqlite.repair.report import CheckReport, Kind, Show
-from mailserver.store.sqlite.schema import ID_BYTES, SPANS
 
 _INDEX = "SELECT network_topic, until_seq FROM id_index"
 _LAST_EVER = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'envelopes'"

@@ -20,6 +20,7 @@ from pathlib import Path
 from mailserver.errors import DecodeError, StoreError
 from mailserver.files import open_descriptor, write_new
 from mailserver.handoff.archived import ArchivedError
+from mailserver.store.engine.put_queue import MAX_GROUP_ROWS
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.damage import HEADER_BYTES, SQLITE_MAGIC
 from mailserver.store.sqlite.handoff import archived_file, read_archived, write_archived
@@ -30,7 +31,6 @@ from mailserver.store.sqlite.row_check import decode_and_compare
 from mailserver.store.sqlite.schema import APPLICATION_ID, PAGE_BYTES, SCHEMA_VERSION
 from mailserver.store.sqlite.store import open_store
 from mailserver.store.sqlite.wal import read_log, wal_file
-from mailserver.store.sqlite.writer import MAX_GROUP_ROWS
 from mailserver.waku.envelope import MAX_U32, EnvelopeHash, Topic
 
 BATCH_BYTES = 4 * 1024 * 1024

@@ -1,12 +1,11 @@
 """MUIDs of rows: they are made from the envelopes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mailserver.ids.muid import Muid
-from mailserver.store.sqlite import work
-from mailserver.store.sqlite.id_index import muid_of
-from mailserver.store.sqlite.reader import RowReader
-from mailserver.store.sqlite.reader_pool import PaidReader
+from mailserver.store.engine import work
+from mailserver.store.engine.id_sums import muid_of
+from mailserver.store.engine.page import RowReader, Rows
 
 IDS_AT_ONCE = 512
 """Of how many envelopes MUIDs are made at once: some 1.5 ms."""
@@ -16,18 +15,19 @@ BYTES_AT_ONCE = 1024 * 1024
 
 
 async def read_muids(
-    readers: PaidReader, network_topic: str, seqs: Sequence[int], created: Sequence[int]
+    reader: RowReader[Rows], correct: Callable[[int], None], network_topic: str, rows: Rows, created: Sequence[int]
 ) -> list[Muid | None]:
     """The MUIDs of rows, IDS_AT_ONCE at most; None for one that has none, or was deleted.
 
+    Args:
+        correct: charges their payer for making them.
     Raises:
         StoreError: the store cannot be read.
     """
-    reader = RowReader(readers)
     muids: list[Muid | None] = []
-    while len(muids) < len(seqs):
-        raws = await reader.read(seqs[len(muids) :], BYTES_AT_ONCE)
-        readers.correct(len(raws.sizes) * work.ID)
+    while len(muids) < len(rows):
+        raws = await reader.read(rows[len(muids) :], BYTES_AT_ONCE)
+        correct(len(raws.sizes) * work.ID)
         at = 0
         for size in raws.sizes:
             muids.append(muid_of(network_topic, created[len(muids)], raws.body[at : at + size]))

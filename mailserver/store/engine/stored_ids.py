@@ -15,16 +15,14 @@ noticed; what lies between is for `check` to find.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from mailserver.reconcile.storage import fingerprint_of
 from mailserver.reconcile.wire import TIMESTAMP_BYTES
-from mailserver.store.sqlite import work
-from mailserver.store.sqlite.id_index import SumOfIds, sum_of_ids
-from mailserver.store.sqlite.index_state import IndexDamaged
-from mailserver.store.sqlite.keys import numbers, packed_bytes, packed_numbers, pieces
-from mailserver.store.sqlite.schema import ID_BYTES, SPANS
-from mailserver.store.sqlite.snapshots import SnapshotReader
+from mailserver.store.engine import work
+from mailserver.store.engine.id_sums import ID_BYTES, MODULUS, SPANS, SumOfIds, sum_of_ids
+from mailserver.store.engine.index_state import IndexDamaged
+from mailserver.store.engine.keys import pieces
 
 ROWS_AT_ONCE = 2000
 """Most rows that a statement reads: some 3 ms, with what is done with them."""
@@ -41,20 +39,19 @@ _PIECES = len(SPANS)
 _NO_STORE_HAS = 1 << 40
 """So many ids: a larger count is damaged, and might not be one that Python takes for a length."""
 
-_MODULUS = 1 << 8 * ID_BYTES
 
-_SUMS = f"""
-    SELECT {packed_numbers("bucket")}, {packed_numbers("count")}, {packed_bytes("sum")} FROM (
-        SELECT bucket, CAST(count AS INTEGER) AS count, sum FROM id_sums
-        WHERE span = ? AND bucket >= ? AND bucket <= ? ORDER BY bucket LIMIT ?
-    )
-"""
-_IDS = f"""
-    SELECT {packed_numbers("created")}, {packed_bytes("id")} FROM (
-        SELECT created, id FROM ids WHERE (created, id) >= (?, ?) AND (created, id) < (?, x'')
-        ORDER BY created, id LIMIT ?
-    )
-"""
+class IdTables(Protocol):
+    """The tables of ids and of their sums, as a snapshot has them."""
+
+    def sums(self, span: int, first: int, last: int, limit: int) -> tuple[list[int], list[int], bytes]:
+        """The first `limit` buckets of a span from `first` to `last`, inclusive: bucket, count, and the sums, one after
+        the other. Where a row is damaged, the columns may not fit each other."""
+
+    def ids(self, created: int, item_id: bytes, end: int, limit: int) -> tuple[list[int], bytes]:
+        """The first `limit` ids from a place on, created before `end`: seconds, and the ids, one after the other."""
+
+    def spend(self, work: int) -> None:
+        """Say how much work there was beside running statements."""
 
 
 class _Parts(NamedTuple):
@@ -76,13 +73,13 @@ class _Parts(NamedTuple):
     @property
     def whole(self) -> SumOfIds:
         """What all parts have."""
-        return SumOfIds(self.counts[-1], self.sums[-1] % _MODULUS)
+        return SumOfIds(self.counts[-1], self.sums[-1] % MODULUS)
 
     def part(self, at: int) -> SumOfIds:
         """What one of them has."""
         return SumOfIds(
             self.counts[at + 1] - self.counts[at],
-            (self.sums[at + 1] - self.sums[at]) % _MODULUS,
+            (self.sums[at + 1] - self.sums[at]) % MODULUS,
         )
 
     def with_index(self, index: int) -> int:
@@ -99,7 +96,7 @@ class StoredIds:
     A timestamp is the second of creation. All methods raise IndexDamaged.
     """
 
-    def __init__(self, reader: SnapshotReader, lower: int, upper: int) -> None:
+    def __init__(self, tables: IdTables, lower: int, upper: int) -> None:
         """Read what days there are.
 
         Args:
@@ -107,7 +104,7 @@ class StoredIds:
         Raises:
             IndexDamaged: what it says of the days cannot be read.
         """
-        self._reader = reader
+        self._tables = tables
         self._lower, self._upper = lower, upper
         self._kept_parts: tuple[dict[bytes, _Parts], ...] = tuple({} for _ in SPANS)
         self._kept_pieces: dict[bytes, list[bytes]] = {}
@@ -207,14 +204,13 @@ class StoredIds:
         """The rows of some buckets, by columns."""
         columns: tuple[list[int], list[int], list[int]] = [], [], []
         while True:
-            packed = self._reader.read(_SUMS, (span, first, last, ROWS_AT_ONCE))
-            buckets, counts, sums = numbers(packed[0]), numbers(packed[1]), packed[2] or b""
+            buckets, counts, sums = self._tables.sums(span, first, last, ROWS_AT_ONCE)
             if not len(buckets) == len(counts) == len(sums) / ID_BYTES:
                 raise IndexDamaged
             if counts and not 0 < min(counts) <= max(counts) < _NO_STORE_HAS:
                 raise IndexDamaged
             totals = [int.from_bytes(each, "little") for each in pieces(sums, ID_BYTES)]
-            self._reader.spend(len(buckets) * work.ROW)
+            self._tables.spend(len(buckets) * work.ROW)
             for column, more in zip(columns, (buckets, counts, totals), strict=True):
                 column.extend(more)
             if len(buckets) < ROWS_AT_ONCE:
@@ -249,11 +245,11 @@ class StoredIds:
 
     def _keys(self, created: int, item_id: bytes, last: int, limit: int) -> list[bytes]:
         """The first keys from a place on, up to the second `last`."""
-        packed = self._reader.read(_IDS, (created, item_id, last + 1, limit))
-        seconds, ids = numbers(packed[0]), pieces(packed[1], ID_BYTES)
-        if len(packed[1] or b"") != ID_BYTES * len(seconds):
+        seconds, packed = self._tables.ids(created, item_id, last + 1, limit)
+        if len(packed) != ID_BYTES * len(seconds):
             raise IndexDamaged
-        self._reader.spend(len(seconds) * work.ROW)
+        ids = pieces(packed, ID_BYTES)
+        self._tables.spend(len(seconds) * work.ROW)
         return [second.to_bytes(TIMESTAMP_BYTES, "big") + each for second, each in zip(seconds, ids, strict=True)]
 
 

@@ -1,26 +1,28 @@
 """How far the index of message ids has come, as those see it who look for ids."""
 
 import asyncio
-import sqlite3
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
+from typing import Protocol
 
 from mailserver.errors import StoreError
+from mailserver.store.engine.index_wait import MAX_UNINDEXED_ROWS
 from mailserver.store.message_ids import NotIndexedYet
-from mailserver.store.sqlite import work
-from mailserver.store.sqlite.id_index import give_up
-from mailserver.store.sqlite.index_wait import MAX_UNINDEXED_ROWS
-from mailserver.store.sqlite.reader_pool import PaidReader
 
 INDEX_WAIT_S = 10.0
 """How long to wait until what was stored before is indexed. To index MAX_UNINDEXED_ROWS took 4.3 s on a machine with a
 load of twice its cores."""
 
-STATE = "(SELECT network_topic FROM id_index), (SELECT until_seq FROM id_index)"
-"""SQL: what `check` looks at."""
 
-_GOAL = f"SELECT {STATE}, (SELECT coalesce(max(seq), 0) FROM envelopes)"
+class StateReader(Protocol):
+    """What reads the state of the index, at its payer's expense."""
+
+    async def index_goal(self) -> tuple[str | None, int | None, int]:
+        """To which network topic the ids belong, up to which row all are indexed, and which is the last row there is.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
 
 
 class IndexDamaged(StoreError):
@@ -34,32 +36,33 @@ class IndexDamaged(StoreError):
 class IndexState:
     """The index of a store whose ids belong to `network_topic`.
 
-    `moves` waits until the index may have come further; `between_commits` runs a job on the writer's connection.
+    `moves` waits until the index may have come further. `begin_anew` has the store indexed anew, if the index says that
+    the rows up to this one are indexed.
     """
 
     network_topic: str
     moves: Callable[[], Awaitable[None]]
-    between_commits: Callable[[Callable[[sqlite3.Connection], None]], Awaitable[None]]
+    begin_anew: Callable[[int], Awaitable[None]]
 
-    async def until_indexed(self, readers: PaidReader) -> int:
+    async def until_indexed(self, reader: StateReader) -> int:
         """Wait until the rows that are there now are indexed; return the `seq` of the last.
 
         Raises:
             NotIndexedYet: too many are not, or it takes too long.
         """
-        ((*state, goal),) = await readers.run(_GOAL, (), work.STATEMENT)
-        left = self._left(goal, *state)
+        network_topic, until_seq, goal = await reader.index_goal()
+        left = self._left(goal, network_topic, until_seq)
         if left > MAX_UNINDEXED_ROWS:
             raise NotIndexedYet(left)
         try:
             async with asyncio.timeout(INDEX_WAIT_S):
                 while left:
                     await self.moves()
-                    ((*state, _),) = await readers.run(_GOAL, (), work.STATEMENT)
-                    left = self._left(goal, *state)
+                    network_topic, until_seq, _ = await reader.index_goal()
+                    left = self._left(goal, network_topic, until_seq)
         except TimeoutError as error:
             raise NotIndexedYet(left) from error
-        return int(goal)
+        return goal
 
     def check(self, goal: int, network_topic: str | None, until_seq: int | None) -> None:
         """Check that the rows up to `goal` are indexed: the index may have been found not to fit, and is built anew.
@@ -77,7 +80,7 @@ class IndexState:
         Raises:
             StoreError: the writer could not.
         """
-        await self.between_commits(partial(give_up, until_seq=goal))
+        await self.begin_anew(goal)
 
     def _left(self, goal: int, network_topic: str | None, until_seq: int | None) -> int:
         """How many of the rows up to `goal` are not indexed, at most; at least 1 if no ids are of our network topic."""

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from mailserver.store.sqlite import index_wait, writer
+from mailserver.store.engine import index_wait
+from mailserver.store.postgres import indexing
+from mailserver.store.sqlite import writer
 
 
 @contextlib.contextmanager
@@ -14,4 +16,5 @@ def ids_indexed_at_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_wait, "INDEX_DELAY_S", 0.0)
         patch.setattr(writer, "INDEX_INTERVAL_S", 0.0)
+        patch.setattr(indexing, "INDEX_INTERVAL_S", 0.0)
         yield

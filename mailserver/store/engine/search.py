@@ -1,6 +1,6 @@
 """Finding envelopes: by day, newest first, until a page is full.
 
-A search is a sequence of short statements (`store.sqlite.lookups`), because strangers choose what is stored and what is
+A search is a sequence of short statements (`store.engine.lookups`), because strangers choose what is stored and what is
 asked for. Between two of them other requests are served (`store.sqlite.reader_pool`). So nothing here may read all that
 matches only to find the first of it.
 
@@ -13,11 +13,10 @@ page ends early, and the next one continues there. A page of topics ends only wh
 from collections.abc import Callable, Sequence
 from itertools import compress, repeat, takewhile
 
+from mailserver.store.engine import work
+from mailserver.store.engine.keys import HASH_PREFIX_BYTES, Found, Keys, pieces
+from mailserver.store.engine.lookups import MAX_LOOKUPS, Day, Lookups, Pair, Range
 from mailserver.store.interface import GoesOn, Query
-from mailserver.store.sqlite import work
-from mailserver.store.sqlite.keys import SLOTS, Found, Keys, numbers, pieces
-from mailserver.store.sqlite.lookups import Connection, Day, Lookups, Pair, Range
-from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.bloom import BLOOM_BYTES, FULL_INTEREST, Interest, Matcher, as_integer
 from mailserver.waku.envelope import TOPIC_BYTES
@@ -51,13 +50,13 @@ DAYS_AT_ONCE = 1024
 class Search:
     """The search for one page."""
 
-    def __init__(self, connection: Connection, query: Query, limit: int, goes_on: GoesOn) -> None:
+    def __init__(self, lookups: Lookups, query: Query, limit: int, goes_on: GoesOn) -> None:
         """Look for the first `limit` matches.
 
         Args:
             goes_on: asked where a search by bloom filter could end early. Once it says no, it always does.
         """
-        self._lookups = Lookups(connection)
+        self._lookups = lookups
         self._interest = query.interest
         self._limit = limit
         self._goes_on = goes_on
@@ -124,7 +123,7 @@ class Search:
     async def _by_topics(self, days: Sequence[Day]) -> int:
         """Find what is wanted of the first of these days; return of how many."""
         topics = self._interest.topics or ()
-        group = days[: max(1, min(MAX_DAYS, SLOTS[-1] // len(topics)))]
+        group = days[: max(1, min(MAX_DAYS, MAX_LOOKUPS // len(topics)))]
         each = len(topics) * work.PAIR
         if sum(day.envelopes for day in group) * work.ROW < each * len(group):
             following = takewhile(lambda day: day.envelopes * work.ROW < each, days[len(group) :])
@@ -143,7 +142,7 @@ class Search:
             pairs = await self._matching_topics(group)
         if pairs is None:
             return await self._scan(group)
-        if len(pairs) <= SLOTS[-1] // 2:
+        if len(pairs) <= MAX_LOOKUPS // 2:
             self._span = min(MAX_DAYS, 2 * self._span)  # few topics in so many days: look at more together
         # In the order of a set, which nobody can foresee. Strangers choose the order in which topics were filled: each
         # might have newer envelopes than the one before, and all would be read.
@@ -165,7 +164,7 @@ class Search:
             count = len(topics) // TOPIC_BYTES
             marks = self._marks(topics)
             if any(marks):
-                of_days = repeat(newest.day, count) if len(group) == 1 else numbers(days)
+                of_days = repeat(newest.day, count) if len(group) == 1 else days()
                 pairs += compress(zip(of_days, pieces(topics, TOPIC_BYTES), strict=True), marks)
             looked_at += count
             if len(pairs) > MAX_PAIRS or (len(group) == 1 and len(pairs) * work.PAIR > newest.envelopes * work.ROW):
@@ -183,7 +182,7 @@ class Search:
         end = group[-1].day * SECONDS_PER_DAY, b""
         within, want, best, at = self._rest.above(end), self._lacking, Keys(), 0
         while at < len(pairs):
-            part = pairs[at : at + SLOTS[-1]]
+            part = pairs[at : at + MAX_LOOKUPS]
             keys, count = await self._lookups.of_pairs(part, within, MAX_ROWS)
             best = _first(want, best, keys)
             if count < len(part):  # the next pair alone has many

@@ -2,25 +2,48 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Generic, Protocol, Self, TypeVar
 
 from mailserver.codec.keccak import keccak256
+from mailserver.store.engine.keys import HASH_PREFIX_BYTES, Found, Keys
 from mailserver.store.interface import Place, Raws
-from mailserver.store.sqlite.keys import Found, Keys
-from mailserver.store.sqlite.reader import RowReader
-from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 
 
-class SqlitePage:
+class SomeRows(Protocol):
+    """What a reader needs to know of rows."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Self: ...
+
+
+Rows = TypeVar("Rows", bound=SomeRows)
+
+
+class RowReader(Protocol[Rows]):
+    """Reads the rows that keys are of, at its payer's expense."""
+
+    def rows_of(self, keys: Keys) -> Rows:
+        """The rows of keys."""
+
+    async def read(self, rows: Rows, max_bytes: int) -> Raws:
+        """Read the first of these rows: at least one, and more as long as all of them fit into `max_bytes`.
+
+        It may be fewer than fit.
+        """
+
+
+class KeptKeysPage(Generic[Rows]):
     """A `store.interface.StoredPage`. It keeps no envelopes: a client that does not read on occupies little memory."""
 
-    __slots__ = ("_at", "_end", "_keys", "_last", "_last_hash", "_reader", "_seqs", "ended_early")
+    __slots__ = ("_at", "_end", "_keys", "_last", "_last_hash", "_reader", "_rows", "ended_early")
 
-    def __init__(self, found: Found, reader: RowReader) -> None:
+    def __init__(self, found: Found, reader: RowReader[Rows]) -> None:
         """Take what was found, and what reads it for its payer."""
         self._reader = reader
         self._keys = found.keys  # until something is read
-        self._seqs = found.keys.seqs
+        self._rows = reader.rows_of(found.keys)
         self._at = 0
         self._end = found.end
         self._last: bytes | None = None
@@ -30,7 +53,7 @@ class SqlitePage:
     @property
     def left(self) -> int:
         """How many envelopes are still to be read."""
-        return len(self._seqs) - self._at
+        return len(self._rows) - self._at
 
     def ranks(self, places: Sequence[Place]) -> list[int | None]:
         """How many of what was found come before each of these places; None for one that was found itself."""
@@ -55,7 +78,7 @@ class SqlitePage:
     def cut(self, count: int) -> None:
         """Leave out all but the first `count`; there is more behind them."""
         self._keys = self._keys.first(count)
-        self._seqs = self._keys.seqs
+        self._rows = self._reader.rows_of(self._keys)
         self._end = self._keys.last[:2] if self._keys else None
         self.ended_early = False
 
@@ -86,7 +109,7 @@ class SqlitePage:
     async def read(self, count: int, max_bytes: int) -> Raws:
         """Read the next envelopes, `count` at most; see `store.interface.Page`."""
         self._keys = Keys()
-        raws = await self._reader.read(self._seqs[self._at : self._at + count], max_bytes)
+        raws = await self._reader.read(self._rows[self._at : self._at + count], max_bytes)
         self._at += len(raws.sizes)
         if raws.body:
             self._last, self._last_hash = raws.last, None

@@ -13,20 +13,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import TypeVar
 
 from mailserver.ids.muid import sync_id
 from mailserver.reconcile.sides import Differences, Initiator, Responder
 from mailserver.reconcile.storage import MemoryStorage, Storage
+from mailserver.store.engine.id_access import IdAccess
+from mailserver.store.engine.index_state import IndexDamaged, IndexState
+from mailserver.store.engine.muids import IDS_AT_ONCE, read_muids
+from mailserver.store.engine.search import Search
+from mailserver.store.engine.snapshots import STEP_WORK, SnapshotReader, Snapshots
+from mailserver.store.engine.stored_ids import StoredIds
 from mailserver.store.interface import Query, always
 from mailserver.store.message_ids import MAX_IDS_OF_TOPICS, Scope, TooManyIds
-from mailserver.store.sqlite.index_state import STATE, IndexDamaged, IndexState
-from mailserver.store.sqlite.muids import IDS_AT_ONCE, read_muids
-from mailserver.store.sqlite.reader_pool import PaidReader
-from mailserver.store.sqlite.search import Search
-from mailserver.store.sqlite.snapshots import STEP_WORK, SnapshotReader, Snapshots
-from mailserver.store.sqlite.stored_ids import StoredIds
 from mailserver.waku.bloom import FULL_INTEREST
 
 ITEMS_AT_ONCE = 2000
@@ -70,12 +69,12 @@ class _Moment:
 
 
 @dataclass(slots=True)
-class SqliteComparison:
+class StoredComparison:
     """A `store.message_ids.Comparison`, which says what each method does and raises."""
 
     scope: Scope
     frame_bytes: int
-    readers: PaidReader
+    access: IdAccess
     snapshots: Snapshots
     index: IndexState
     _goal: int | None = None
@@ -113,7 +112,7 @@ class SqliteComparison:
     async def _on_snapshot(
         self, work: Callable[[_Moment], R], on_found: Callable[[Differences], None], indexed: int, *, by_topics: bool
     ) -> R:
-        async with self.snapshots.seat(self.readers) as seat:
+        async with self.snapshots.seat(self.access) as seat:
             items = await self._items() if by_topics else []
             found: deque[Differences | None] = deque()
 
@@ -134,24 +133,31 @@ class SqliteComparison:
         """Wait until the rows are indexed that were there before the first message. Of those that came later, such as
         those that the comparison itself has found, none must be waited for: that would take most of the time."""
         if self._goal is None:
-            self._goal = await self.index.until_indexed(self.readers)
+            self._goal = await self.index.until_indexed(self.access)
         return self._goal
 
     def _on_index(self, indexed: int, reader: SnapshotReader) -> Storage:
-        self.index.check(indexed, *reader.read(f"SELECT {STATE}"))
-        return StoredIds(reader, *self.scope.seconds)
+        self.index.check(indexed, *self.access.state_in(reader))
+        return StoredIds(self.access.tables_in(reader), *self.scope.seconds)
 
     async def _items(self) -> list[Item]:
         """The items of the scope's topics."""
         query = Query(*self.scope.seconds, self.scope.interest)
-        found = await Search(self.readers, query, MAX_IDS_OF_TOPICS, always).page()
+        found = await Search(self.access.lookups(), query, MAX_IDS_OF_TOPICS, always).page()
         if found.more:
             raise TooManyIds(MAX_IDS_OF_TOPICS)
-        keys, items = iter(found.keys), list[Item]()
-        while part := [*islice(keys, IDS_AT_ONCE)]:
-            seqs, created = [key.seq for key in part], [key.created for key in part]
-            names = await read_muids(self.readers, self.index.network_topic, seqs, created)
-            items += ((second, sync_id(name)) for second, name in zip(created, names, strict=True) if name is not None)
+        keys, items = found.keys, list[Item]()
+        rows = self.access.rows.rows_of(keys)
+        for at in range(0, len(keys), IDS_AT_ONCE):
+            part = slice(at, at + IDS_AT_ONCE)
+            names = await read_muids(
+                self.access.rows, self.access.correct, self.index.network_topic, rows[part], keys.created[part]
+            )
+            items += (
+                (second, sync_id(name))
+                for second, name in zip(keys.created[part], names, strict=True)
+                if name is not None
+            )
         return items
 
 

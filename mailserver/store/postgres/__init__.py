@@ -1,0 +1,1 @@
+"""The envelope store in a PostgreSQL database, which several mailservers may share."""

@@ -1,0 +1,238 @@
+"""Connections to one database, each made when it is needed, and made anew after it was lost.
+
+Whatever is asked of a database ends in time: with an answer, or with a StoreError. Of a transaction whose commit was
+not answered, nothing is known: it is as if it had failed, and what it stored is found to be there later.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+
+from mailserver.errors import StoreError
+from mailserver.store.postgres.failures import ERRORS, StoreFailures, Unreachable, explain
+from mailserver.store.postgres.schema import LOCK_CLASS, Lock
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 5.0
+"""How long to wait for a connection."""
+
+STATEMENT_TIMEOUT_S = 10.0
+"""How long a statement may take, and wait for a lock. All of ours take milliseconds."""
+
+CLOSE_TIMEOUT_S = 2.0
+"""How long to wait for the goodbye of a database."""
+
+RETRY_S = 0.5
+"""After a connection could not be made, nobody tries again for so long: whoever waits is refused at once."""
+
+MIN_SERVER_VERSION = 150_000
+"""PostgreSQL 15, with which it was tested."""
+
+_IDLE_S = 10
+"""The server ends a transaction of ours that does nothing for so long: it may hold a lock that others wait for."""
+
+# Plans do not depend on what the server knows of the tables, which is nothing of a new day: each statement goes through
+# an index, in nested loops in the order in which it says so. With `enable_*` off, such a step is taken only where there
+# is no other way.
+_SESSION = f"""
+    SET synchronous_commit = on;
+    SET statement_timeout = '{STATEMENT_TIMEOUT_S:.0f}s';
+    SET lock_timeout = '{STATEMENT_TIMEOUT_S:.0f}s';
+    SET idle_in_transaction_session_timeout = '{_IDLE_S}s';
+    SET timezone = 'UTC';
+    SET jit = off;
+    SET max_parallel_workers_per_gather = 0;
+    SET plan_cache_mode = force_generic_plan;
+    SET enable_seqscan = off;
+    SET enable_bitmapscan = off;
+    SET enable_hashjoin = off;
+    SET enable_mergejoin = off;
+    SET enable_hashagg = off;
+    SET enable_material = off
+"""
+_LOCK = f"SELECT pg_advisory_xact_lock({LOCK_CLASS} + $1::int, current_schema()::regnamespace::oid::int)"
+
+T = TypeVar("T")
+
+
+class Connection(Protocol):
+    """What is used of a connection of the driver's, which has no types. Its rows are tuples."""
+
+    async def execute(self, query: str, *args: object) -> str: ...
+
+    async def fetch(self, query: str, *args: object) -> list[Any]: ...
+
+    async def fetchrow(self, query: str, *args: object) -> Any: ...
+
+    async def fetchval(self, query: str, *args: object) -> Any: ...
+
+    async def copy_records_to_table(
+        self, table_name: str, *, records: Sequence[tuple[object, ...]], columns: Sequence[str]
+    ) -> str: ...
+
+    def transaction(self) -> contextlib.AbstractAsyncContextManager[object]: ...
+
+    def is_in_transaction(self) -> bool: ...
+
+    def is_closed(self) -> bool: ...
+
+    def terminate(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+Setup = Callable[[Connection], Awaitable[None]]
+"""What is done with a new connection before it is used."""
+
+
+async def _nothing(_: Connection) -> None:
+    pass
+
+
+class Link:
+    """One connection to a database. One task at a time uses it."""
+
+    def __init__(self, url: str, failures: StoreFailures, setup: Setup = _nothing) -> None:
+        """Connect later.
+
+        Args:
+            setup: what is done with every new connection; it raises StoreError if that is not to be used.
+        """
+        self._url = url
+        self._failures = failures
+        self._setup = setup
+        self._connection: Connection | None = None
+        self._turn = asyncio.Lock()
+        self._failed: tuple[float, str] | None = None
+
+    async def run(self, job: Callable[[Connection], Awaitable[T]]) -> T:
+        """Do something with the connection.
+
+        Raises:
+            Unreachable: there is no connection, or it was lost, or the database did not answer in time.
+            asyncpg.PostgresError: the database refuses it.
+            StoreError: the job says so, or what sets up the connection.
+        """
+        async with self._turn:
+            connection = await self._connected()
+            is_done = False
+            try:
+                result = await job(connection)
+                is_done = not connection.is_in_transaction()
+                return result
+            except (asyncpg.InterfaceError, OSError, TimeoutError) as error:  # OSError has ConnectionError
+                raise Unreachable(explain(error)) from error
+            except (asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError) as error:
+                raise Unreachable(explain(error)) from error
+            except (asyncpg.PostgresError, StoreError):
+                is_done = not connection.is_in_transaction()
+                raise
+            finally:
+                if not is_done:  # whatever it was amidst is undone by the server
+                    self._drop()
+
+    async def _connected(self) -> Connection:
+        if self._connection is not None and not self._connection.is_closed():
+            return self._connection
+        self._drop()
+        if self._failed is not None and time.monotonic() < self._failed[0]:
+            raise Unreachable(self._failed[1])
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                connection: Connection = await asyncpg.connect(self._url, command_timeout=STATEMENT_TIMEOUT_S + 1)
+        except (*ERRORS, ValueError) as error:
+            self._failed = time.monotonic() + RETRY_S, explain(error)
+            self._failures.reached(self._failed[1])
+            raise Unreachable(self._failed[1]) from error
+        is_set_up = False
+        try:
+            await connection.execute(_SESSION)
+            await self._setup(connection)
+            is_set_up = True
+        except ERRORS as error:
+            raise Unreachable(explain(error)) from error
+        finally:
+            if not is_set_up:
+                connection.terminate()
+        self._failed = None
+        self._connection = connection
+        self._failures.reached()
+        return connection
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            connection.terminate()
+
+    async def close(self) -> None:
+        """Close the connection, after what it is used for."""
+        async with self._turn:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                with contextlib.suppress(*ERRORS):
+                    async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                        await connection.close()
+
+
+async def take_lock(connection: Connection, lock: Lock) -> None:
+    """Wait for a lock, which the transaction then holds to its end.
+
+    Raises:
+        asyncpg.LockNotAvailableError: it is held for too long.
+    """
+    await connection.fetchval(_LOCK, int(lock))
+
+
+@contextlib.asynccontextmanager
+async def open_links(
+    url: str, count: int, failures: StoreFailures, setup: Setup = _nothing
+) -> AsyncIterator[Sequence[Link]]:
+    """Have so many links; close them at the end."""
+    links = [Link(url, failures, setup) for _ in range(count)]
+    try:
+        yield links
+    finally:
+        for link in links:
+            await link.close()
+
+
+def shown_url(url: str) -> str:
+    """A URL for people: without its password."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    query = [(name, value) for name, value in parse_qsl(parts.query) if "password" not in name]
+    return urlunsplit(parts._replace(netloc=user.partition(":")[0] + at + host, query=urlencode(query, safe="/")))
+
+
+def is_postgres_url(text: str) -> bool:
+    """Whether a text is the URL of a PostgreSQL database, rather than a path."""
+    return text.startswith(("postgresql://", "postgres://"))
+
+
+async def check_server(connection: Connection) -> None:
+    """Check that a database can keep a store; say so if it would not keep what it confirms.
+
+    Raises:
+        StoreError: it cannot.
+    """
+    row = await connection.fetchrow(
+        "SELECT current_setting('server_version_num')::int, current_schema(), current_setting('fsync') = 'on' "
+        "AND current_setting('full_page_writes') = 'on', pg_is_in_recovery(), current_setting('server_version')"
+    )
+    assert row is not None
+    number, schema, is_durable, is_standby, version = row
+    if number < MIN_SERVER_VERSION:
+        raise StoreError(f"the database is PostgreSQL {version}: at least {MIN_SERVER_VERSION // 10_000} is needed")
+    if is_standby:
+        raise StoreError("the database is a standby, which takes no writes: name its primary")
+    if schema is None:
+        raise StoreError("the database has no schema of that name: create it, or leave search_path out")
+    if not is_durable:
+        log.warning("database does not keep what it confirms through a power cut: fsync or full_page_writes is off")

@@ -1,0 +1,64 @@
+"""What goes wrong with a store in PostgreSQL, in words."""
+
+import asyncio
+import logging
+
+import asyncpg
+
+from mailserver.errors import StoreError
+from mailserver.store.engine.failures import Failures
+
+log = logging.getLogger(__name__)
+
+_DAMAGE_CLASS = "XX"
+"""SQLSTATE class of what PostgreSQL finds damaged, such as a page whose checksum is wrong."""
+
+
+class Unreachable(StoreError):
+    """The database does not answer, or not in time: nothing is known of what was asked of it last."""
+
+
+ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncio.TimeoutError)
+"""What the driver raises for what a database or a network does."""
+
+
+def explain(error: BaseException) -> str:
+    """One of ERRORS as one line for the operator, without the password."""
+    if isinstance(error, TimeoutError):
+        return "the database does not answer in time"
+    if isinstance(error, OSError):
+        return f"the database cannot be reached: {error.strerror or error}"
+    text = str(error).partition("\n")[0] or type(error).__name__
+    return f"the database says: {text}" if isinstance(error, asyncpg.PostgresError) else text
+
+
+class StoreFailures(Failures):
+    """The state of one store, and whether its database can be reached."""
+
+    read_errors = (asyncpg.PostgresError,)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unreachable = ""
+
+    @property
+    def writing(self) -> str:
+        """Why envelopes are not being stored; "" if they are."""
+        return self._lost or self._unreachable or super().writing
+
+    def reached(self, cause: str = "") -> None:
+        """The database was reached, or, for this cause, could not be."""
+        before, self._unreachable = self._unreachable, cause
+        if bool(before) != bool(cause):
+            if cause:
+                log.error("database unreachable, nothing is stored meanwhile error=%r", cause)
+            else:
+                log.info("database can be reached again")
+            self.changed()
+
+    def not_read(self, error: BaseException) -> str:
+        """Something could not be read; return why."""
+        cause = explain(error)
+        if isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "").startswith(_DAMAGE_CLASS):
+            self.failed_to_read(cause)
+        return cause

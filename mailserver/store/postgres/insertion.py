@@ -1,0 +1,64 @@
+"""Inserting envelopes in groups. A group is one transaction: rows are stored together with what is counted of them.
+
+The rows are copied into a table of the connection's own, which nobody waits for. Then one statement inserts those that
+are not there yet, under Lock.COMMIT: that takes a few milliseconds, and the commit as long as the disk, or the standby,
+takes to have it.
+"""
+
+from collections.abc import Sequence
+
+from mailserver.store.engine.keys import HASH_PREFIX_BYTES
+from mailserver.store.interface import NewEnvelope
+from mailserver.store.postgres.connections import Connection, take_lock
+from mailserver.store.postgres.partitions import Partitions
+from mailserver.store.postgres.schema import Lock
+from mailserver.units import SECONDS_PER_DAY
+
+MAKE_STAGING = """
+    CREATE TEMPORARY TABLE staging (
+        number integer NOT NULL, received bigint NOT NULL, created bigint NOT NULL,
+        topic bytea NOT NULL, hash bytea NOT NULL, raw bytea NOT NULL
+    ) ON COMMIT DELETE ROWS;
+    ALTER TABLE staging ALTER COLUMN raw SET STORAGE EXTERNAL
+"""
+_COLUMNS = ("number", "received", "created", "topic", "hash", "raw")
+_INSERT = """
+    WITH new AS (
+        INSERT INTO envelopes (seq, received, created, topic, hash, raw)
+        SELECT nextval('envelope_seq'), received, created, topic, hash, raw
+        FROM (SELECT * FROM staging ORDER BY number) AS given
+        ON CONFLICT (created, hash) DO NOTHING
+        RETURNING seq, received, created, topic, octet_length(raw) AS size
+    ), counted AS (
+        INSERT INTO counts AS c (day, reception_day, envelopes, bytes, last_received, last_seq)
+        SELECT created / 86400, received / 86400, count(*), sum(size), max(received), max(seq)
+        FROM new GROUP BY 1, 2
+        ON CONFLICT (day, reception_day) DO UPDATE SET
+            envelopes = c.envelopes + excluded.envelopes,
+            bytes = c.bytes + excluded.bytes,
+            last_received = greatest(c.last_received, excluded.last_received),
+            last_seq = excluded.last_seq
+    )
+    INSERT INTO day_topics (day, third, topic)
+    SELECT DISTINCT created / 86400, get_byte(topic, 2), topic FROM new
+    ON CONFLICT DO NOTHING
+"""
+
+
+async def insert_group(connection: Connection, envelopes: Sequence[NewEnvelope], partitions: Partitions) -> None:
+    """Insert envelopes, in their order; those that are there already are left as they are."""
+    is_committed = False
+    rows = [
+        (number, received, created, topic, full_hash[:HASH_PREFIX_BYTES], raw)
+        for number, (received, created, topic, full_hash, raw) in enumerate(envelopes)
+    ]
+    try:
+        async with connection.transaction():
+            await connection.copy_records_to_table("staging", records=rows, columns=_COLUMNS)
+            await take_lock(connection, Lock.COMMIT)
+            await partitions.make_for(connection, {envelope.created // SECONDS_PER_DAY for envelope in envelopes})
+            await connection.fetchval(_INSERT)
+        is_committed = True
+    finally:
+        if not is_committed:
+            partitions.forget()

@@ -1,0 +1,52 @@
+"""Making the tables of a store, and bringing those of an earlier version up to date: one mailserver at a time."""
+
+import secrets
+
+import asyncpg
+
+from mailserver.errors import StoreError
+from mailserver.store.postgres.connections import Connection, take_lock
+from mailserver.store.postgres.schema import IDENTITY_BYTES, MIGRATIONS, SCHEMA_TABLE, SCHEMA_VERSION, Lock
+
+_NAMES = ("envelopes", "counts", "day_topics", "identity", "removed", "records", "ids", "id_sums", "id_index")
+_FOREIGN = """
+    SELECT relname::text FROM pg_class
+    WHERE relnamespace = current_schema()::regnamespace AND relname = ANY($1) ORDER BY relname LIMIT 1
+"""
+
+
+async def make_or_migrate(connection: Connection) -> str:
+    """Have a store of this version in the current schema; return its identity. All is done, or nothing.
+
+    Raises:
+        StoreError: the tables there are another program's, or a later version's.
+    """
+    async with connection.transaction():
+        await take_lock(connection, Lock.SCHEMA)
+        version = await _version(connection)
+        if version > SCHEMA_VERSION:
+            raise StoreError(f"the store has schema version {version}, this program knows {SCHEMA_VERSION}")
+        for migration in MIGRATIONS[version:]:
+            for statement in migration:
+                await connection.execute(statement)
+        if version < SCHEMA_VERSION:
+            await connection.execute(f"UPDATE {SCHEMA_TABLE} SET version = $1", SCHEMA_VERSION)
+        if not await connection.fetchval("SELECT count(*) FROM identity"):
+            await connection.execute("INSERT INTO identity VALUES ($1)", secrets.token_hex(IDENTITY_BYTES))
+        identity: str = await connection.fetchval("SELECT id FROM identity")
+    return identity
+
+
+async def _version(connection: Connection) -> int:
+    try:
+        async with connection.transaction():
+            version = await connection.fetchval(f"SELECT version FROM {SCHEMA_TABLE}")
+            return int(version)
+    except asyncpg.UndefinedTableError:
+        pass
+    foreign = await connection.fetchval(_FOREIGN, _NAMES)
+    if foreign is not None:
+        raise StoreError(f"there is a table {foreign} of another program: name a schema by ?search_path=")
+    await connection.execute(f"CREATE TABLE {SCHEMA_TABLE} (version integer NOT NULL)")
+    await connection.execute(f"INSERT INTO {SCHEMA_TABLE} VALUES (0)")
+    return 0

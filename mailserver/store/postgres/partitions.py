@@ -1,0 +1,106 @@
+"""The partitions of days: each day of late has its own as soon as anything of it comes, if nothing of it is elsewhere.
+
+A partition is made by whoever stores the first envelope of its day; that of `ids` by whoever indexes the first. Its
+rows are its day's, all of them, for as long as it is there. Days outside the window, and those of which rows came
+before there was a partition, stay in the last partition, which takes everything.
+
+To make one, nobody may be reading the last partition, and to drop one, nobody may be reading the table. Envelopes are
+read in short statements. Ids are compared in transactions that last for seconds: whoever has to wait for these gives up
+soon, because others would wait behind him, and tries again.
+"""
+
+import re
+
+from mailserver.store.postgres.connections import Connection
+from mailserver.units import SECONDS_PER_DAY
+
+DAYS_BACK = 62
+"""How old a day may be to get a partition. The longest that mailservers are asked for is a month."""
+
+DAYS_AHEAD = 1
+"""How far in the future it may be: clocks differ."""
+
+WAIT_S = 1
+"""How long to wait for those who compare ids."""
+
+_NAME = re.compile("[a-z]+_d([0-9]+)")
+_DAYS = """
+    SELECT array_agg(child.relname::text), extract(epoch FROM now())::bigint / 86400
+    FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid WHERE inhparent = $1::text::regclass
+"""
+
+
+def partition(table: str, day: int) -> str:
+    """The name of a day's partition."""
+    return f"{table}_d{day}"
+
+
+async def partitioned_days(connection: Connection, table: str = "envelopes") -> tuple[set[int], int]:
+    """The days that have partitions, and which day it is, by the database's clock."""
+    names, today = await connection.fetchrow(_DAYS, table)
+    return {int(found[1]) for name in names or () if (found := _NAME.fullmatch(name))}, int(today)
+
+
+class Partitions:
+    """What one mailserver knows of the partitions of a table."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._settled: set[int] = set()  # days that have one, or have none and get none
+        self._today = 0
+
+    async def make_for(self, connection: Connection, days: set[int]) -> None:
+        """Make partitions for days, as far as they get one. The transaction must hold the lock of those who insert.
+
+        Args:
+            days: of creation, Unix seconds / 86400.
+        Raises:
+            asyncpg.LockNotAvailableError: somebody reads for too long.
+        """
+        if self.are_settled(days):
+            return
+        there, today = await partitioned_days(connection, self._table)
+        if today != self._today:
+            self._settled, self._today = set(), today
+        new = {day for day in days - there if today - DAYS_BACK <= day <= today + DAYS_AHEAD}
+        for day in sorted(new):
+            await _make(connection, self._table, day)
+        self._settled |= there | new
+        if len(days) <= DAYS_BACK:  # else they are old ones, which only take room here
+            self._settled |= days
+
+    def are_settled(self, days: set[int]) -> bool:
+        """Whether all these days have partitions, or get none."""
+        return days <= self._settled
+
+    def forget(self) -> None:
+        """A transaction was undone, or another database answers."""
+        self._settled = set()
+
+
+async def _make(connection: Connection, table: str, day: int) -> None:
+    start, end = day * SECONDS_PER_DAY, (day + 1) * SECONDS_PER_DAY
+    is_elsewhere = f"SELECT EXISTS (SELECT 1 FROM {table}_rest WHERE created >= $1 AND created < $2)"
+    if await connection.fetchval(is_elsewhere, start, end):
+        return
+    # Other than CREATE TABLE ... PARTITION OF, this does not keep readers from the other days. The server reads through
+    # the last partition, to see that nothing there belongs into this one.
+    name = partition(table, day)
+    await connection.execute(
+        f"CREATE TABLE {name} (LIKE {table} INCLUDING DEFAULTS INCLUDING STORAGE); "
+        f"ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ({start}) TO ({end})"
+    )
+
+
+async def wait_no_longer(connection: Connection) -> None:
+    """In the rest of this transaction, do not wait for a lock for longer than WAIT_S."""
+    await connection.execute(f"SET LOCAL lock_timeout = '{WAIT_S}s'")
+
+
+async def drop(connection: Connection, table: str, day: int) -> None:
+    """Drop a day's partition, if it has one. The transaction must hold the lock of those who insert.
+
+    Raises:
+        asyncpg.LockNotAvailableError: somebody reads for too long.
+    """
+    await connection.execute(f"DROP TABLE IF EXISTS {partition(table, day)}")

@@ -1,0 +1,349 @@
+"""The store in a PostgreSQL database, as `store.interface` describes it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import asyncpg
+
+from mailserver.errors import StoreError
+from mailserver.handoff.archived import Mark
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.store.engine.index_state import IndexState
+from mailserver.store.engine.keys import HASH_PREFIX_BYTES
+from mailserver.store.engine.page import KeptKeysPage
+from mailserver.store.engine.search import Search
+from mailserver.store.interface import (
+    OURSELVES,
+    Deleted,
+    GoesOn,
+    NewEnvelope,
+    Payer,
+    Query,
+    ReceptionDay,
+    StoreStats,
+    always,
+)
+from mailserver.store.message_ids import OtherNetworkTopic
+from mailserver.store.postgres.connections import Connection, Link, Setup, check_server, open_links, shown_url
+from mailserver.store.postgres.deletion import count_held, delete_batch, forget_left_over
+from mailserver.store.postgres.failures import StoreFailures, explain
+from mailserver.store.postgres.indexing import Indexing
+from mailserver.store.postgres.insertion import MAKE_STAGING
+from mailserver.store.postgres.lookups import PostgresLookups
+from mailserver.store.postgres.message_ids import PostgresMessageIds
+from mailserver.store.postgres.migration import make_or_migrate
+from mailserver.store.postgres.readers import REMOVED, PaidReader, ReaderPool, Removed
+from mailserver.store.postgres.records import PostgresHandoff, PostgresTimeRecord
+from mailserver.store.postgres.rows import Places, RowReader
+from mailserver.store.postgres.snapshots import open_snapshots
+from mailserver.store.postgres.writer import PostgresWriter
+from mailserver.store.retention import Surplus, Usage
+
+SNAPSHOTS = 2
+"""Connections for comparisons of ids: so one that takes seconds does not hold up all others."""
+
+READERS = 3
+"""Connections that read. Each is a process of the server; one of ours waits for the event loop, not for them."""
+
+ROW_OVERHEAD_BYTES = 500
+"""What a row takes on disk besides its envelope: in its table, four indexes, and the index of ids."""
+
+_USAGE = "SELECT coalesce(sum(envelopes), 0)::bigint, coalesce(sum(bytes), 0)::bigint FROM counts"
+_TOPICS = "SELECT count(DISTINCT topic) FROM day_topics WHERE day IN (SELECT day FROM counts)"
+_CREATED = "SELECT (SELECT min(created) FROM envelopes), (SELECT max(created) FROM envelopes)"
+_RECEPTION_DAYS = """
+    SELECT array_agg(reception_day), array_agg(envelopes), array_agg(bytes) FROM (
+        SELECT reception_day, sum(envelopes)::bigint AS envelopes, sum(bytes)::bigint AS bytes
+        FROM counts GROUP BY reception_day ORDER BY reception_day DESC LIMIT $1
+    ) AS days
+"""
+_SIZE = """
+    SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
+    WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
+"""
+
+T = TypeVar("T")
+
+
+class PostgresStore:
+    """A `store.message_ids.StoreWithIds`, which says what each method does and raises. Made by `open_store`."""
+
+    def __init__(
+        self,
+        url: str,
+        identity: str,
+        writer: PostgresWriter,
+        readers: ReaderPool,
+        upkeep: Link,
+        indexing: Indexing,
+        message_ids: PostgresMessageIds,
+        failures: StoreFailures,
+        *,
+        removed: Removed,
+    ) -> None:
+        self._url = url
+        self._identity = identity
+        self._writer = writer
+        self._readers = readers
+        self._upkeep = upkeep
+        self._indexing = indexing
+        self._message_ids = message_ids
+        self._failures = failures
+        self._rows = RowReader(PaidReader(readers))
+        self._removed = removed
+
+    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
+        """Store envelopes; return once they are on disk."""
+        await self._writer.put(envelopes, source)
+
+    def hold(self, why: str) -> None:
+        """Refuse every `put` from now on, for this reason; "": take envelopes again."""
+        self._writer.hold(why)
+
+    @property
+    def problem(self) -> str:
+        """Why envelopes are not being stored; "" if they are, as far as is known."""
+        return self._writer.held or self._failures.writing
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another store, or none, is at the URL by now."""
+        return self._failures.is_lost
+
+    @property
+    def damage(self) -> str:
+        """What else is wrong with the database, as far as was noticed since it was opened; "" if nothing is."""
+        return self._failures.damage
+
+    def tell(self, on_change: Callable[[], None]) -> None:
+        """Call this whenever a write or a read has changed `problem` or `damage`."""
+        self._failures.tell(on_change)
+
+    @property
+    def queued(self) -> tuple[int, int]:
+        """How many envelopes wait for the database, and their bytes."""
+        return self._writer.queued
+
+    @property
+    def unindexed(self) -> int:
+        """How many envelopes are not in the index of message ids yet, at most."""
+        return self._indexing.unindexed
+
+    @property
+    def message_ids(self) -> PostgresMessageIds:
+        """The ids of its envelopes."""
+        return self._message_ids
+
+    async def find(
+        self, query: Query, limit: int, *, payer: Payer = OURSELVES, goes_on: GoesOn = always
+    ) -> KeptKeysPage[Places]:
+        """Find the first `limit` matches, newest first."""
+        reader = PaidReader(self._readers, payer)
+        found = await Search(PostgresLookups(reader), query, limit, goes_on).page()
+        return KeptKeysPage(found, RowReader(reader))
+
+    async def missing(self, envelopes: Sequence[NewEnvelope]) -> list[NewEnvelope]:
+        """Which of these envelopes are not in the store."""
+        places = [(envelope.created, envelope.hash[:HASH_PREFIX_BYTES]) for envelope in envelopes]
+        present = await self._rows.present(places)
+        return [envelope for envelope, place in zip(envelopes, places, strict=True) if place not in present]
+
+    async def usage(self) -> Usage:
+        """How much there is, and an estimate of what it takes on disk."""
+        envelopes, size = await self._readers.run(_USAGE)
+        return Usage(envelopes, size + envelopes * ROW_OVERHEAD_BYTES)
+
+    async def sizes_on_disk(self) -> tuple[int, int]:
+        """How many bytes the tables take on disk; the log is the server's, and shared."""
+        (size,) = await self._readers.run(_SIZE)
+        return int(size), 0
+
+    @property
+    def location(self) -> str:
+        """The URL of the database, without the password."""
+        return shown_url(self._url)
+
+    @property
+    def handoff(self) -> PostgresHandoff:
+        """What the nightly job and the daemon tell each other about this store."""
+        return PostgresHandoff()
+
+    @property
+    def time_record(self) -> PostgresTimeRecord:
+        """The moment that time has certainly reached."""
+        return PostgresTimeRecord(lambda job: self._change("write", job))
+
+    async def reception_days(self, limit: int) -> list[ReceptionDay]:
+        """The last days of reception that have any envelopes, the latest first."""
+        days, *counts = await self._readers.run(_RECEPTION_DAYS, (limit,))
+        return [ReceptionDay(*row) for row in zip(days, *counts, strict=True)] if days else []
+
+    async def prune(self, surplus: Surplus, archived: Mapping[int, Mark] | None = None) -> Deleted:
+        """Delete a day, or a batch of the surplus, oldest by reception first. A mark is a row's `seq`."""
+        deleted = await self._change("prune", lambda connection: delete_batch(connection, surplus, archived))
+        self._removed.note(*await self._readers.run(f"SELECT {REMOVED}"))
+        return deleted
+
+    @property
+    def removed_until(self) -> int:
+        """The store still has everything it ever stored that was created later than this, in Unix seconds."""
+        return self._removed.until
+
+    @property
+    def pruned_until(self) -> int:
+        """Nothing that was created later than this was ever pruned, in Unix seconds; -1 if nothing was."""
+        return self._removed.pruned
+
+    async def maintain(self) -> bool:
+        """Remove some of what days have left over that were dropped; return whether there was any."""
+        return await self._change("maintain", forget_left_over)
+
+    async def touch(self) -> None:
+        """Commit a change without content."""
+        await self._change("write", lambda connection: connection.execute("UPDATE identity SET id = id"))
+
+    async def check_presence(self) -> None:
+        """Check that the database answers, and that the store in it is the one that was opened."""
+        try:
+            (found,) = await self._readers.run("SELECT (SELECT id FROM identity)")
+        except StoreError as error:
+            if not self._failures.is_lost:
+                self._failures.reached(str(error))
+            raise
+        if found != self._identity:
+            self._failures.lost(_other(found))
+        if self._failures.is_lost:
+            raise StoreError(self._failures.writing)
+        self._failures.reached()
+
+    async def held(self, surplus: Surplus) -> int:
+        """How many envelopes of the surplus there are, without those that only wait for the rest of their day."""
+        return await self._change("read", lambda connection: count_held(connection, surplus))
+
+    async def oldest_reception(self) -> int | None:
+        """When the oldest envelope was received."""
+        (oldest,) = await self._readers.run("SELECT min(received) FROM envelopes")
+        return None if oldest is None else int(oldest)
+
+    async def last_reception(self, until: int) -> int | None:
+        """When the last envelope was received that was received by `until`."""
+        (last,) = await self._readers.run("SELECT max(received) FROM envelopes WHERE received <= $1", (until,))
+        return None if last is None else int(last)
+
+    async def identity(self) -> str:
+        """An identity that no other store has."""
+        return self._identity
+
+    async def shrinks(self) -> bool:
+        """Days that are dropped give their space back."""
+        return True
+
+    async def stats(self) -> StoreStats:
+        """What is in the store."""
+        envelopes, size = await self._readers.run(_USAGE)
+        (topics,) = await self._readers.run(_TOPICS)
+        oldest, newest = await self._readers.run(_CREATED)
+        return StoreStats(envelopes, size, topics, oldest, newest)
+
+    async def _change(self, what: str, job: Callable[[Connection], Awaitable[T]]) -> T:
+        """Do something on the connection for upkeep.
+
+        Raises:
+            StoreError: the database could not.
+        """
+        try:
+            return await self._upkeep.run(job)
+        except asyncpg.PostgresError as error:
+            raise StoreError(f"cannot {what} the store: {explain(error)}") from error
+
+
+@contextlib.asynccontextmanager
+async def open_store(
+    url: str, network_topic: str = DEFAULT_NETWORK_TOPIC, *, reindex: bool = False
+) -> AsyncIterator[PostgresStore]:
+    """Open the store in the database at `url`; make or migrate it first if need be. At the end, commit what was put.
+
+    Args:
+        network_topic: to which the message ids of envelopes belong.
+        reindex: whether it may be another than before. Then all ids are made anew, while the store is in use.
+    Raises:
+        OtherNetworkTopic: it is another than before, and may not be.
+        StoreError: the database cannot be reached, or what is in its schema is not a store, or of a later version.
+    """
+    failures = StoreFailures()
+    identity, removed, before = await _prepare(url, failures)
+    if before not in ("", network_topic) and not reindex:
+        raise OtherNetworkTopic(before, network_topic)
+    setup = _checking(identity, failures)
+    async with (
+        open_links(url, READERS, failures, setup) as reading,
+        open_links(url, 2, failures, setup) as (upkeep, index),
+        open_snapshots(url, SNAPSHOTS, failures, setup) as snapshots,
+        open_links(url, 1, failures, _staging(setup)) as (writing,),
+    ):
+        readers = ReaderPool(reading, failures, removed)
+        indexing = Indexing(index, failures, network_topic)
+        writer = PostgresWriter(writing, failures, indexing.on_stored)
+        state = IndexState(network_topic, indexing.moves, indexing.give_up)
+        message_ids = PostgresMessageIds(snapshots, state, readers)
+        writes = asyncio.create_task(writer.run(), name="store writer")
+        indexes = asyncio.create_task(indexing.run(), name="store indexing")
+        try:
+            yield PostgresStore(
+                url, identity, writer, readers, upkeep, indexing, message_ids, failures, removed=removed
+            )
+        finally:
+            writer.close()
+            await writes
+            indexes.cancel()
+            await asyncio.wait([indexes])
+
+
+async def _prepare(url: str, failures: StoreFailures) -> tuple[str, Removed, str]:
+    """Have a store of this version; return its identity, what was removed of it, and the network topic of its ids."""
+
+    async def prepare(connection: Connection) -> tuple[str, Removed, str]:
+        await check_server(connection)
+        identity = await make_or_migrate(connection)
+        removed = Removed(*await connection.fetchrow(f"SELECT {REMOVED}"))
+        return identity, removed, await connection.fetchval("SELECT network_topic FROM id_index")
+
+    async with open_links(url, 1, failures) as (link,):
+        try:
+            return await link.run(prepare)
+        except (asyncpg.PostgresError, StoreError) as error:
+            cause = explain(error) if isinstance(error, asyncpg.PostgresError) else error
+            raise StoreError(f"cannot open the store {shown_url(url)}: {cause}") from error
+
+
+def _checking(identity: str, failures: StoreFailures) -> Setup:
+    """A setup that checks that a new connection leads to the same store."""
+
+    async def check(connection: Connection) -> None:
+        try:
+            found = await connection.fetchval("SELECT id FROM identity")
+        except asyncpg.UndefinedTableError:
+            found = None
+        if found != identity:
+            failures.lost(_other(found))
+        if failures.is_lost:
+            raise StoreError(failures.writing)
+
+    return check
+
+
+def _staging(setup: Setup) -> Setup:
+    """A setup that has a table for what is to be stored, too."""
+
+    async def with_staging(connection: Connection) -> None:
+        await setup(connection)
+        await connection.execute(MAKE_STAGING)
+
+    return with_staging
+
+
+def _other(identity: Any) -> str:
+    what = "no store" if identity is None else f"another store, {identity},"
+    return f"there is {what} in the database"

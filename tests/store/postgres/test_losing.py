@@ -1,0 +1,195 @@
+"""A database that goes away, hangs, comes back, or is another one by then."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from mailserver.errors import StoreError
+from mailserver.store.postgres import connections, writer
+from mailserver.store.postgres.store import PostgresStore, open_store
+from mailserver.store.retention import END_OF_TIME, Surplus
+from tests.store.engines import EVERYTHING, found
+from tests.store.postgres.conftest import Place
+from tests.store.postgres.server import QUICK, Server, new_schema
+from tests.store.samples import new_envelopes, raws
+from tests.waiting import until
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server that may be stopped."""
+    server = Server(QUICK)
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+async def store(server: Server) -> AsyncIterator[PostgresStore]:
+    async with open_store(server.url(new_schema(server))) as opened:
+        yield opened
+
+
+async def is_well(store: PostgresStore) -> bool:
+    try:
+        await store.check_presence()
+    except StoreError:
+        return False
+    return True
+
+
+async def until_well(store: PostgresStore) -> None:
+    async with asyncio.timeout(15):
+        while True:
+            if await is_well(store):
+                return
+            await asyncio.sleep(0.02)
+
+
+async def test_lost_database_confirms_nothing_and_says_so_and_recovers_by_itself(
+    server: Server, store: PostgresStore
+) -> None:
+    told: list[str] = []
+    store.tell(lambda: told.append(store.problem))
+    envelopes = new_envelopes(2)
+    await store.put(envelopes[:1])
+
+    server.stop()
+    for refused in (
+        store.put(envelopes[1:]),
+        store.find(EVERYTHING, 10),
+        store.missing(envelopes),
+        store.touch(),
+        store.check_presence(),
+        store.usage(),
+        store.prune(Surplus(END_OF_TIME, 1)),
+    ):
+        with pytest.raises(StoreError, match="database"):
+            await refused
+    problem = store.problem
+    server.start()
+    await until_well(store)
+
+    assert "the database cannot be reached" in problem
+    assert (told[0] != "", told[-1]) == (True, "")
+    assert (store.problem, store.damage, store.is_lost) == ("", "", False)
+    assert await found(store) == raws(envelopes[:1])
+    await store.put(envelopes)
+    assert await found(store) == raws(envelopes[::-1])
+
+
+async def test_connections_that_were_cut_are_made_anew_before_they_are_used(
+    server: Server, store: PostgresStore
+) -> None:
+    await store.put(new_envelopes(1))
+    await asyncio.gather(*(store.find(EVERYTHING, 10) for _ in range(5)))
+
+    server.stop()
+    server.start()
+
+    async with asyncio.timeout(15):
+        while True:
+            try:
+                await store.put(new_envelopes(2))
+                break
+            except StoreError:  # the loop has not heard yet that they were cut
+                await asyncio.sleep(0)
+    assert await found(store) == raws(new_envelopes(2)[::-1])
+
+
+async def test_database_that_hangs_refuses_in_time(
+    server: Server, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "GROUP_TIMEOUT_S", 0.2)
+    await store.put(new_envelopes(1))
+    backends = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    pids = [int(pid) for pid in server.sql(backends).split()]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        with pytest.raises(StoreError, match="does not answer in time"):
+            await store.put(new_envelopes(1, first=1))
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+    assert time.monotonic() - began < connections.STATEMENT_TIMEOUT_S
+    await store.put(new_envelopes(1, first=1))  # by a new connection
+    assert len(await found(store)) == 2
+
+
+async def test_other_store_in_its_place_is_noticed_and_gets_nothing(server: Server) -> None:
+    schema = new_schema(server)
+    async with open_store(server.url(schema)) as store:
+        identity = await store.identity()
+        await store.put(new_envelopes(1))
+        server.sql(f"ALTER SCHEMA {schema} RENAME TO {schema}_before; CREATE SCHEMA {schema}")
+        async with open_store(server.url(schema)) as replacing:
+            other = await replacing.identity()
+            server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+            for refused in (store.check_presence(), store.put(new_envelopes(1, first=1)), store.find(EVERYTHING, 1)):
+                with pytest.raises(StoreError):
+                    await refused
+
+        assert store.is_lost
+        assert store.problem == f"there is another store, {other}, in the database"
+        assert other != identity
+    assert server.sql("SELECT count(*) FROM envelopes", schema) == "0"
+
+
+async def test_store_that_was_dropped_is_lost(server: Server) -> None:
+    schema = new_schema(server)
+    async with open_store(server.url(schema)) as store:
+        await store.put(new_envelopes(1))
+        server.sql(f"DROP SCHEMA {schema} CASCADE; CREATE SCHEMA {schema}")
+        server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+
+        with pytest.raises(StoreError):
+            await store.put(new_envelopes(1))
+        await asyncio.gather(store.check_presence(), return_exceptions=True)
+
+        assert store.problem == "there is no store in the database"
+
+
+# Opening
+
+
+async def test_database_that_is_not_there_is_refused(server: Server) -> None:
+    with pytest.raises(StoreError, match="the database cannot be reached"):
+        async with open_store(server.url().replace("pg-", "pg-missing-")):
+            pass
+
+
+async def test_tables_of_another_program_are_refused_and_left(server: Server) -> None:
+    place = Place(server, new_schema(server))
+    place.rows("CREATE TABLE envelopes (id bytea, data bytea)")  # the Go mailserver's
+
+    with pytest.raises(StoreError, match="there is a table envelopes of another program"):
+        async with open_store(place.url):
+            pass
+
+    assert place.rows("SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace") == [
+        "envelopes"
+    ]
+
+
+async def test_schema_that_is_not_there_is_refused(server: Server) -> None:
+    with pytest.raises(StoreError, match="the database has no schema of that name"):
+        async with open_store(server.url("missing")):
+            pass
+
+
+async def test_server_that_does_not_keep_what_it_confirms_is_named(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_store(server.url(new_schema(server))):
+        await until(lambda: bool(caplog.messages))
+
+    assert caplog.messages == [
+        "database does not keep what it confirms through a power cut: fsync or full_page_writes is off"
+    ]
