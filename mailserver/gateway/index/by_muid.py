@@ -20,8 +20,8 @@ from mailserver.gateway.index.values import TooManyAlike
 from mailserver.ids.envelopes import NS, read_meta
 from mailserver.ids.muid import Muid, NoId, metadata_of, muid
 from mailserver.ids.waku_message import MessageHash
+from mailserver.store.engine import work
 from mailserver.store.interface import GoesOn, Payer
-from mailserver.store.sqlite import work
 from mailserver.waku2.store_query import WakuMessageKeyValue
 from mailserver.waku2.store_rules import MAX_PAGE_ENTRIES, StoreQuery
 
