@@ -71,12 +71,16 @@ class Answers:
                     self._has_room.clear()
                     await self._has_room.wait()
                 answer, stream, request_bytes = self._waiting.popleft()
-                try:
-                    encoded = await answer()
-                except Exception as error:  # noqa: BLE001 - whatever it is, it costs this answer, and no other
-                    self._failed(stream, error)
-                else:
-                    self._send(stream, encoded)
+                await self._answer(stream, answer)
                 self.held_bytes -= request_bytes
         finally:
             self._task = None
+
+    async def _answer(self, stream: StreamId, answer: Callable[[], Awaitable[bytes]]) -> None:
+        """Send one answer; it is not kept here while the next one waits."""
+        try:
+            encoded = await answer()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it costs this answer, and no other
+            self._failed(stream, error)
+        else:
+            self._send(stream, encoded)
