@@ -18,12 +18,12 @@ from mailserver import __version__
 from mailserver.app.communities_config import CommunitiesConfig
 from mailserver.app.community_members import run_members
 from mailserver.app.process import background, raise_file_limit
-from mailserver.community.owner.folders import COMMUNITIES_FOLDER
+from mailserver.community.folder import COMMUNITIES_FOLDER, make_communities_folder
 from mailserver.community.owner.service import OwnerService, OwnerSettings
 from mailserver.data_dir.folder import DataDirInUse
 from mailserver.errors import StartupError
 from mailserver.feed_socket.client import FeedClient
-from mailserver.files import PRIVATE_FOLDER, make_folder, open_descriptor, read_holder, try_lock, write_holder
+from mailserver.files import open_descriptor, read_holder, try_lock, write_holder
 from mailserver.store.sqlite.arrivals import open_arrivals
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.torrents.client import TorrentProcess
@@ -83,7 +83,7 @@ def _locked(folder: Path) -> Iterator[None]:
     """Be the only one who serves this folder. The kernel drops the lock with the process."""
     with contextlib.ExitStack() as stack:
         try:
-            make_folder(folder, PRIVATE_FOLDER)
+            make_communities_folder(folder)
             descriptor = stack.enter_context(open_descriptor(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT))
             if not try_lock(descriptor):
                 raise DataDirInUse(

@@ -15,9 +15,9 @@ from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import print_table
 from mailserver.communities.channels import Channel, chat_channel, id_text
 from mailserver.communities.index import DEPLOYED, SPEC
+from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.owner.appending import read_index
 from mailserver.community.owner.folders import (
-    COMMUNITIES_FOLDER,
     KEY_FILE,
     CommunityFolder,
     create,

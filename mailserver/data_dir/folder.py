@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mailserver.codec.keys import Enode, PrivateKey
+from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.errors import DecodeError, StartupError
 from mailserver.files import (
     OTHERS_MAY,
@@ -111,8 +112,8 @@ def _close_to_others(data_dir: Path) -> None:
 
 
 def _has_others_files(data_dir: Path) -> bool:
-    """Whether the folder has files, and none of a mailserver."""
-    names = {path.name for path in data_dir.iterdir()}
+    """Whether the folder has files, and none of a mailserver. Communities may be there before it."""
+    names = {path.name for path in data_dir.iterdir()} - {COMMUNITIES_FOLDER}
     return bool(names) and not names & {KEY_FILE, STORE_FILE}
 
 

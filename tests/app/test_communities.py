@@ -8,8 +8,8 @@ import pytest
 
 from mailserver.app.communities import LOCK_FILE, owner_settings, run_communities
 from mailserver.app.communities_config import CommunitiesConfig
+from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.owner.announcing import read_announced
-from mailserver.community.owner.folders import COMMUNITIES_FOLDER
 from mailserver.community.owner.service import OwnerSettings
 from mailserver.data_dir.folder import DataDirInUse
 from mailserver.errors import StartupError

@@ -9,8 +9,9 @@ import pytest
 
 from mailserver.commands.cli import main
 from mailserver.communities.channels import chat_channel, community_id, id_text
+from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.owner.appending import append, read_made
-from mailserver.community.owner.folders import COMMUNITIES_FOLDER, named
+from mailserver.community.owner.folders import named
 from mailserver.community.owner.publishing import take_next_index
 from tests.community.owner.samples import GARDEN, OWNER, archives_of, channel, garden, made_in, sealed, week
 

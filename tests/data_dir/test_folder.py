@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.codec.keys import Enode
+from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.data_dir.folder import (
     LOCK_FILE,
     MAX_TOKEN_CHARS,
@@ -142,6 +143,14 @@ def test_open_folder_that_others_use_is_refused_and_left_as_it_is(made: Path, mo
     )
     assert mode_of(made) == mode
     assert names_in(made) == set(files)
+
+
+def test_folder_of_which_only_communities_are_there_is_closed(made: Path) -> None:
+    (made / COMMUNITIES_FOLDER).mkdir()
+    made.chmod(0o755)
+
+    with locked(made):
+        assert mode_of(made) == 0o700
 
 
 def test_second_lock_is_refused_with_the_process_that_holds_the_first(data_dir: Path) -> None:

@@ -11,8 +11,9 @@ from pyspark.sql import SparkSession
 from mailserver.communities.checking import check_archive, check_index
 from mailserver.communities.formats import TimeRange
 from mailserver.communities.spec_format import SpecFormat
+from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.owner.appending import read_index
-from mailserver.community.owner.folders import COMMUNITIES_FOLDER, CommunityFolder
+from mailserver.community.owner.folders import CommunityFolder
 from mailserver.community.owner.record import Community
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.interface import NewEnvelope

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from mailserver.communities.checking import check_archive, check_index
 from mailserver.communities.formats import TimeRange
 from mailserver.communities.spec_format import SpecFormat
+from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.owner.appending import read_index
-from mailserver.community.owner.folders import COMMUNITIES_FOLDER, CommunityFolder
+from mailserver.community.owner.folders import CommunityFolder
 from mailserver.community.owner.holdings import open_holdings
 from mailserver.community.owner.publishing import take_next_index
 from mailserver.files import open_descriptor, try_lock, write_holder

@@ -27,6 +27,7 @@ from mailserver.communities.channels import (
 )
 from mailserver.communities.choosing import All, Between, Choice, Latest
 from mailserver.communities.formats import TimeRange
+from mailserver.community.folder import COMMUNITIES_FOLDER, MAX_COMMUNITIES, make_communities_folder
 from mailserver.community.member.schema import HISTORY_FILE
 from mailserver.errors import DecodeError, MailserverError
 from mailserver.files import (
@@ -42,13 +43,11 @@ from mailserver.handoff.json_records import Record, count_of, field_of, read_rec
 from mailserver.waku.envelope import Topic
 from mailserver.waku.topics import topic_of
 
-COMMUNITIES_FOLDER = "communities"
 MEMBER_FOLDER = "member"
 RECORD_FILE = "member.json"
 LOCK_FILE = "lock"
 
 RECORD_VERSION = 1
-MAX_COMMUNITIES = 1000
 MAX_CHANNELS = 900
 """Of a member. A history request names 1,000 topics at most."""
 
@@ -151,6 +150,8 @@ class MemberFolder:
             MembershipError: it cannot be written.
         """
         try:
+            make_communities_folder(self.path.parent.parent)
+            make_folder(self.path.parent, PRIVATE_FOLDER)
             make_folder(self.path, PRIVATE_FOLDER)
             write_atomically(self.record, json.dumps(joined.to_json(), indent=2) + "\n")
         except OSError as error:

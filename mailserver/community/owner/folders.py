@@ -21,12 +21,12 @@ from pathlib import Path
 
 from mailserver.codec.keys import PrivateKey
 from mailserver.communities.channels import CommunityId, community_id, id_text, parse_id
+from mailserver.community.folder import MAX_COMMUNITIES, make_communities_folder
 from mailserver.community.owner.record import RECORD_VERSION, Community, CommunityError
 from mailserver.errors import DecodeError
 from mailserver.files import (
     OTHERS_MAY,
     PRIVATE_FOLDER,
-    make_folder,
     open_descriptor,
     sync_folder,
     try_lock,
@@ -34,9 +34,6 @@ from mailserver.files import (
     write_new,
 )
 from mailserver.handoff.json_records import read_record
-
-COMMUNITIES_FOLDER = "communities"
-"""In the data directory."""
 
 RECORD_FILE = "community.json"
 KEY_FILE = "key"
@@ -47,9 +44,6 @@ IDS_FILE = "published.ids"
 ANNOUNCED_FILE = "announced.json"
 HOLDINGS_FILE = "community.db"
 LOCK_FILE = "community.lock"
-
-MAX_COMMUNITIES = 1000
-"""Most folders that are looked at."""
 
 _MAKING = ".making-"
 
@@ -156,7 +150,7 @@ def create(communities: Path, community: Community, key: PrivateKey) -> Communit
     """
     folder = folder_of(communities, community_id(key.public_key))
     with _explained(folder.path):
-        make_folder(communities, PRIVATE_FOLDER)
+        make_communities_folder(communities)
         if folder.path.exists():  # joined, perhaps
             if folder.is_owned:
                 raise CommunityError(f"there is a community of ours in {folder.path}")

@@ -28,6 +28,15 @@ def test_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         pass
 
 
+def test_all_folders_of_a_membership_are_their_owners_alone(tmp_path: Path) -> None:
+    folder = membership(tmp_path / "data", COMMUNITY)
+    folder.write(Joined(COMMUNITY))
+
+    made = [folder.path, *folder.path.parents[:3]]
+    assert made[-1] == tmp_path / "data"
+    assert [path.stat().st_mode & 0o777 for path in made] == [0o700] * 4
+
+
 def test_folder_that_is_named_for_no_community_is_said(tmp_path: Path) -> None:
     member = tmp_path / "communities" / "0x01" / "member"
     member.mkdir(parents=True)

@@ -9,8 +9,9 @@ from pathlib import Path
 from mailserver.client.sealing import open_envelope
 from mailserver.communities.channels import special_channel
 from mailserver.communities.links import MagnetLink, open_link
+from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.owner.appending import append, read_made
-from mailserver.community.owner.folders import COMMUNITIES_FOLDER, CommunityFolder
+from mailserver.community.owner.folders import CommunityFolder
 from mailserver.community.owner.service import OwnerService, OwnerSettings
 from mailserver.feed_socket.client import FeedClient
 from mailserver.store.sqlite.arrivals import open_arrivals

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from mailserver.communities.channels import community_id, id_text
+from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.owner import folders
-from mailserver.community.owner.folders import COMMUNITIES_FOLDER, KEY_FILE, LOCK_FILE, create, folder_of, named, owned
+from mailserver.community.owner.folders import KEY_FILE, LOCK_FILE, create, folder_of, named, owned
 from mailserver.community.owner.record import CommunityError
 from mailserver.files import open_descriptor, try_lock
 from tests.community.owner.samples import OTHER_OWNER, OWNER, garden, made_in
@@ -16,7 +17,7 @@ from tests.community.owner.samples import OTHER_OWNER, OWNER, garden, made_in
 
 @pytest.fixture
 def communities(tmp_path: Path) -> Path:
-    return tmp_path / COMMUNITIES_FOLDER
+    return tmp_path / "data" / COMMUNITIES_FOLDER
 
 
 def test_community_is_there_with_its_key_which_others_cannot_read(communities: Path) -> None:
@@ -27,6 +28,7 @@ def test_community_is_there_with_its_key_which_others_cannot_read(communities: P
     assert folder.read_key().secret == OWNER.secret
     assert (folder.path / KEY_FILE).stat().st_mode & 0o777 == 0o600
     assert communities.stat().st_mode & 0o777 == folder.path.stat().st_mode & 0o777 == 0o700
+    assert communities.parent.stat().st_mode & 0o777 == 0o700
     assert [each.name for each in communities.iterdir()] == [id_text(folder.id)]
 
 
