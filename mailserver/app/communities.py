@@ -11,7 +11,8 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from mailserver import __version__
@@ -24,6 +25,7 @@ from mailserver.data_dir.folder import DataDirInUse
 from mailserver.errors import StartupError
 from mailserver.feed_socket.client import FeedClient
 from mailserver.files import open_descriptor, read_holder, try_lock, write_holder
+from mailserver.live.intake import Clock
 from mailserver.store.sqlite.arrivals import open_arrivals
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.torrents.client import TorrentProcess
@@ -33,6 +35,14 @@ log = logging.getLogger(__name__)
 LOCK_FILE = "serve.lock"
 
 _SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What runs: the owner's half, and the torrent process that both halves share."""
+
+    owners: OwnerService
+    torrents: TorrentProcess
 
 
 async def run_communities(config: CommunitiesConfig) -> None:
@@ -46,6 +56,24 @@ async def run_communities(config: CommunitiesConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    async with serve_communities(config, time.time, failed=stop.set):
+        await stop.wait()
+        log.info("stopping")
+    log.info("stopped")
+
+
+@contextlib.asynccontextmanager
+async def serve_communities(
+    config: CommunitiesConfig, clock: Clock, failed: Callable[[], None]
+) -> AsyncIterator[Serving]:
+    """Serve all communities as long as the context is entered.
+
+    Args:
+        clock: the present, Unix seconds.
+        failed: called if a part ends by a fault of ours.
+    Raises:
+        StartupError: as `run_communities`.
+    """
     folder = config.data_dir / COMMUNITIES_FOLDER
     with _locked(folder):
         log.info("starting communities version=%s python=%s", __version__, platform.python_version())
@@ -54,17 +82,15 @@ async def run_communities(config: CommunitiesConfig) -> None:
             TorrentProcess(config.torrents) as torrents,
             open_arrivals(config.data_dir / STORE_FILE, config.network_topic) as arrivals,
         ):
-            owners = OwnerService(folder, torrents, feed, arrivals, owner_settings(config), time.time)
+            owners = OwnerService(folder, torrents, feed, arrivals, owner_settings(config), clock)
             log.info("torrents listening port=%d", torrents.port)
             async with (
-                background(feed.run(), failed=stop.set),
-                background(_read(feed), failed=stop.set),
-                background(owners.run(), failed=stop.set),
-                background(run_members(config, torrents), failed=stop.set),
+                background(feed.run(), failed=failed),
+                background(_read(feed), failed=failed),
+                background(owners.run(), failed=failed),
+                background(run_members(config, torrents, clock), failed=failed),
             ):
-                await stop.wait()
-                log.info("stopping")
-    log.info("stopped")
+                yield Serving(owners, torrents)
 
 
 def owner_settings(config: CommunitiesConfig) -> OwnerSettings:

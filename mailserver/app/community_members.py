@@ -15,6 +15,7 @@ from mailserver.community.member.following import MemberSettings, open_member
 from mailserver.community.member.joined import MemberFolder, MembershipError, memberships
 from mailserver.data_dir.folder import read_enode
 from mailserver.errors import StartupError, StoreError
+from mailserver.live.intake import Clock
 from mailserver.torrents.client import TorrentProcess
 from mailserver.waku.payload import key_from_password
 
@@ -27,13 +28,14 @@ PAUSE_S = 60.0
 """How long to leave a community alone whose files cannot be used."""
 
 
-async def run_members(config: CommunitiesConfig, torrents: TorrentProcess) -> None:
+async def run_members(config: CommunitiesConfig, torrents: TorrentProcess, clock: Clock) -> None:
     """Work for all communities that were joined, and those that are joined meanwhile. Only cancelling ends this.
 
     Args:
         torrents: shared with the owner's half.
+        clock: the present, Unix seconds.
     """
-    settings = await member_settings(config)
+    settings = await member_settings(config, clock)
     running: dict[MemberFolder, tuple[int, asyncio.Task[None]]] = {}
     problem = ""
     async with asyncio.TaskGroup() as group:
@@ -68,19 +70,19 @@ async def fetch_community(
         StartupError: the torrent process cannot start.
         StoreError: the history cannot be read or written.
     """
-    settings = await member_settings(config)
+    settings = await member_settings(config, time.time)
     async with TorrentProcess(config.torrents) as torrents, open_member(folder, torrents, settings) as member:
         return await member.fetch_once(uri, on_progress)
 
 
-async def member_settings(config: CommunitiesConfig) -> MemberSettings:
+async def member_settings(config: CommunitiesConfig, clock: Clock) -> MemberSettings:
     """What is the same for all members of a process."""
     return MemberSettings(
         mailservers=await asyncio.to_thread(_own_mailserver, config.data_dir),
         password_key=await asyncio.to_thread(key_from_password, config.password),
         network_topic=config.network_topic,
         client_id=CLIENT_ID,
-        wall_clock=time.time,
+        wall_clock=clock,
     )
 
 

@@ -9,7 +9,6 @@ import contextlib
 import json
 import logging
 import socket
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,6 +26,7 @@ from mailserver.catchup.ledger import CatchupError
 from mailserver.catchup.progress import Progress, State
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, MailserverError, StartupError, StoreError
+from mailserver.live.intake import Clock
 from mailserver.monitoring.state import Monitoring
 from mailserver.net.unix_socket import bind_private, short_path
 from mailserver.waku.acceptance import Acceptance
@@ -114,9 +114,10 @@ class CatchupMethods:
 class ArchiveMethods:
     """Comparing the store with its archive, on request of a command."""
 
-    def __init__(self, history: History, acceptance: Acceptance) -> None:
+    def __init__(self, history: History, acceptance: Acceptance, clock: Clock) -> None:
         self._history = history
         self._acceptance = acceptance
+        self._clock = clock
 
     def table(self) -> dict[str, Method]:
         """The methods by name."""
@@ -128,7 +129,9 @@ class ArchiveMethods:
         takes = params.required("takes", flag)
         shown = deque[Compared](maxlen=1)
         comparing = asyncio.ensure_future(
-            self._history.compare(self._acceptance, time.time, since=since, until=until, takes=takes, show=shown.append)
+            self._history.compare(
+                self._acceptance, self._clock, since=since, until=until, takes=takes, show=shown.append
+            )
         )
         try:
             while not comparing.done():

@@ -37,6 +37,7 @@ from mailserver.errors import StartupError
 from mailserver.feed_socket.frames import FEED_FILE
 from mailserver.feed_socket.server import FeedServer
 from mailserver.history.id_lists import IdLists
+from mailserver.live.intake import Clock
 from mailserver.metrics.figures import CatchupFigures
 from mailserver.metrics.registry import Metrics
 from mailserver.monitoring.health import Health
@@ -61,9 +62,11 @@ STOP_TIMEOUT_S = 2.0
 """How long peers have to receive their confirmations and our Disconnect before their connections are cut."""
 
 
-async def run_daemon(config: Config, reload: Reload) -> None:
+async def run_daemon(config: Config, reload: Reload, clock: Clock = time.time) -> None:
     """Run until SIGTERM or SIGINT. SIGHUP applies changed settings.
 
+    Args:
+        clock: the present, Unix seconds. All that is judged, stored, answered and shown goes by it.
     Raises:
         StartupError: the data directory, the key or the port cannot be used.
         StoreError: the store cannot be opened.
@@ -79,17 +82,19 @@ async def run_daemon(config: Config, reload: Reload) -> None:
         settings, metrics = catchup_settings(config), Metrics()
         async with (
             open_own_store(config.data_dir, config.network_topic) as store,
-            _prove_time(store, metrics, failed=stop.set) as proven_time,
-            _prune(config, store, proven_time, metrics) as pruning,
-            _catch_up(config, settings, store, failed=stop.set) as catchup,  # before anything is received
+            _prove_time(store, metrics, clock, failed=stop.set) as proven_time,
+            _prune(config, store, proven_time, metrics, clock) as pruning,
+            _catch_up(config, settings, store, clock, failed=stop.set) as catchup,  # before anything is received
             _answer(config, store, metrics) as history,
-            _serve(config, key, store, history, settings.acceptance, catchup, metrics, failed=stop.set) as server,
+            _serve(
+                config, key, store, history, settings.acceptance, catchup, metrics, clock, failed=stop.set
+            ) as server,
             _monitor(
-                config, store, history, server, catchup, proven_time, pruning, metrics, recent, failed=stop.set
+                config, store, history, server, catchup, proven_time, pruning, metrics, recent, clock, failed=stop.set
             ) as monitoring,
-            _take_commands(config, catchup, monitoring, history, settings.acceptance),
+            _take_commands(config, catchup, monitoring, history, settings.acceptance, clock),
             _serve_gateways(config, server),
-            _serve_rpc(config, server.node, history.lists, failed=stop.set),
+            _serve_rpc(config, server.node, history.lists, clock, failed=stop.set),
         ):
             loop.add_signal_handler(signal.SIGHUP, lambda: pruning.change(policy.pruning(server.reload(reload))))
             if config != named:
@@ -110,11 +115,12 @@ async def _serve(
     acceptance: Acceptance,
     catchup: Catchup,
     metrics: Metrics,
+    clock: Clock,
     failed: Callable[[], None],
 ) -> AsyncIterator[Server]:
     """Accept and serve peers; call `failed` if that is no longer possible."""
     log.info("starting version=%s python=%s sqlite=%s", __version__, platform.python_version(), sqlite3.sqlite_version)
-    server = Server(config, key, store, history.lists, acceptance, catchup, metrics)
+    server = Server(config, key, store, history.lists, acceptance, catchup, metrics, clock)
     catchup.watch(server.contacts)
     port = await listen(server.listener.start, "listen", config.listen)
     static_peers = StaticPeers(server.dial, server.serve, lambda node_id: server.peers.find(node_id) is not None)
@@ -141,10 +147,10 @@ async def _answer(config: Config, store: StoreWithIds, metrics: Metrics) -> Asyn
 
 @contextlib.asynccontextmanager
 async def _catch_up(
-    config: Config, settings: CatchupSettings, store: StoreWithIds, failed: Callable[[], None]
+    config: Config, settings: CatchupSettings, store: StoreWithIds, clock: Clock, failed: Callable[[], None]
 ) -> AsyncIterator[Catchup]:
     """Fetch what was missed while this mailserver was away, and what commands ask for."""
-    catchup = Catchup(store, config.data_dir, settings, time.time)
+    catchup = Catchup(store, config.data_dir, settings, clock)
     await catchup.add_missed(config.sync_days)
     async with background(catchup.run(), stop=catchup.stop, failed=failed):
         yield catchup
@@ -174,12 +180,12 @@ async def _write_enode_later(data_dir: Path, enode: Enode) -> None:
 
 @contextlib.asynccontextmanager
 async def _take_commands(
-    config: Config, catchup: Catchup, monitoring: Monitoring, history: History, acceptance: Acceptance
+    config: Config, catchup: Catchup, monitoring: Monitoring, history: History, acceptance: Acceptance, clock: Clock
 ) -> AsyncIterator[None]:
     """Answer commands over the control socket."""
     methods = {
         **CatchupMethods(catchup).table(),
-        **ArchiveMethods(history, acceptance).table(),
+        **ArchiveMethods(history, acceptance, clock).table(),
         **StatusMethods(monitoring).table(),
     }
     control = ControlSocket(Dispatcher(methods, CONTROL_ERRORS))
@@ -206,7 +212,9 @@ async def _serve_gateways(config: Config, server: Server) -> AsyncIterator[None]
 
 
 @contextlib.asynccontextmanager
-async def _serve_rpc(config: Config, node: Node, lists: IdLists, failed: Callable[[], None]) -> AsyncIterator[None]:
+async def _serve_rpc(
+    config: Config, node: Node, lists: IdLists, clock: Clock, failed: Callable[[], None]
+) -> AsyncIterator[None]:
     """Serve JSON-RPC, if the settings say so."""
     if not config.rpc:
         yield
@@ -221,7 +229,7 @@ async def _serve_rpc(config: Config, node: Node, lists: IdLists, failed: Callabl
         lists,
         dialect=Dialect(config.rpc_dialect),
         request_pow=config.request_pow,
-        clock=time.time,
+        clock=clock,
     )
     token = read_token(Path(config.rpc_token_file)) if config.rpc_token_file else None
     server = RpcServer(Dispatcher(methods, KNOWN_ERRORS), token=token)
@@ -245,6 +253,7 @@ async def _monitor(
     pruning: Pruning,
     metrics: Metrics,
     recent: RecentErrors,
+    clock: Clock,
     failed: Callable[[], None],
 ) -> AsyncIterator[Monitoring]:
     """Watch the state of everything; serve metrics and health, if the settings say so."""
@@ -252,12 +261,12 @@ async def _monitor(
         metrics,
         lambda: len(server.peers.connected()),
         expects_compaction=bool(config.archive),
-        clock=time.time,
+        clock=clock,
         ahead=lambda: proven_time.ahead_s,
         archive_problem=lambda: pruning.archive_problem,
         reading_problem=answering.archive_problem,
     )
-    last_day = LastDay(metrics, time.time)
+    last_day = LastDay(metrics, clock)
     last_day_file = LastDayFile(config.data_dir, last_day)
     last_day_file.load()
     monitoring = Monitoring(
@@ -270,7 +279,7 @@ async def _monitor(
         node=server.figures,
         sync=lambda: map(_sync_figures, catchup.snapshot()),
         errors=lambda: map(_logged_error, recent.snapshot()),
-        clock=time.time,
+        clock=clock,
     )
     async with background(monitoring.run(), failed=failed), _serve_metrics(config, monitoring):
         yield monitoring
@@ -309,9 +318,11 @@ def _logged_error(error: RecentError) -> LoggedError:
 
 
 @contextlib.asynccontextmanager
-async def _prove_time(store: StoreWithIds, metrics: Metrics, failed: Callable[[], None]) -> AsyncIterator[ProvenTime]:
+async def _prove_time(
+    store: StoreWithIds, metrics: Metrics, clock: Clock, failed: Callable[[], None]
+) -> AsyncIterator[ProvenTime]:
     """Keep track of how much time has passed for certain."""
-    proven_time = ProvenTime(store.time_record, time.time, metrics=metrics)
+    proven_time = ProvenTime(store.time_record, clock, metrics=metrics)
     await proven_time.begin(store)
     async with background(proven_time.run(), failed=failed):
         yield proven_time
@@ -319,11 +330,11 @@ async def _prove_time(store: StoreWithIds, metrics: Metrics, failed: Callable[[]
 
 @contextlib.asynccontextmanager
 async def _prune(
-    config: Config, store: StoreWithIds, proven_time: ProvenTime, metrics: Metrics
+    config: Config, store: StoreWithIds, proven_time: ProvenTime, metrics: Metrics, clock: Clock
 ) -> AsyncIterator[Pruning]:
     """Keep the store within its limits."""
     settings = policy.pruning(config)
-    pruning = Pruning(store, settings, proven_time.now, metrics=metrics)
+    pruning = Pruning(store, settings, proven_time.now, metrics=metrics, wall=clock)
     running = asyncio.create_task(pruning.run(), name="pruning")
     try:
         yield pruning

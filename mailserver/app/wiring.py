@@ -5,7 +5,6 @@ import logging
 import math
 import platform
 import sys
-import time
 from collections.abc import Callable, Collection
 from dataclasses import fields, replace
 
@@ -30,7 +29,7 @@ from mailserver.limits.loop_scheduler import LoopScheduler
 from mailserver.limits.packet_rates import RateLimiter
 from mailserver.limits.request_quotas import RequestLimiter
 from mailserver.live.feed import Feed
-from mailserver.live.intake import Intake
+from mailserver.live.intake import Clock, Intake
 from mailserver.live.relay import Relay
 from mailserver.mail.completion import CompletionFormat
 from mailserver.metrics.figures import NodeFigures
@@ -73,8 +72,15 @@ class Server:
         acceptance: Acceptance,
         catchup: Catchup,
         metrics: Metrics,
+        clock: Clock,
     ) -> None:
-        """Connect the services. `lists`: what answers requests. `catchup` judges envelopes by the same `acceptance`."""
+        """Connect the services.
+
+        Args:
+            lists: what answers requests.
+            catchup: judges envelopes by the same `acceptance`.
+            clock: the present, Unix seconds.
+        """
         self._config = config
         self._store = store
         self._too_long_said: dict[NodeId, float] = {}  # bounded by the number of named peers
@@ -89,9 +95,9 @@ class Server:
             static=[enode.node_id for enode in config.static_enodes],
         )
         feed, completions = Feed(), Completions()
-        intake = Intake(store, acceptance, time.time, feed=feed, limiter=self._rates, metrics=metrics)
+        intake = Intake(store, acceptance, clock, feed=feed, limiter=self._rates, metrics=metrics)
         self.gateways = FeedServices(feed, intake, self._terms, metrics)
-        self.relay = Relay(feed, time.time, metrics=metrics, light_node=config.light_node)
+        self.relay = Relay(feed, clock, metrics=metrics, light_node=config.light_node)
         self.node = Node(
             key,
             CLIENT_ID,
@@ -101,12 +107,12 @@ class Server:
             feed=feed,
             relay=self.relay,
             peers=self.peers,
-            clock=time.time,
+            clock=clock,
             light_node=config.light_node,
             packet_rate_limits=self._rates.settings.packets,
             byte_rate_limits=self._rates.settings.bytes,
         )
-        delivery = Delivery(lists.source, _delivery_settings(config, key), time.time, metrics=metrics)
+        delivery = Delivery(lists.source, _delivery_settings(config, key), clock, metrics=metrics)
         self._services = Services(
             intake=intake,
             completions=completions,
@@ -116,7 +122,7 @@ class Server:
                 since=lambda: store.pruned_until + 1,
                 opener=delivery.opener,
                 settings=_id_settings(config),
-                clock=time.time,
+                clock=clock,
                 metrics=metrics,
             ),
             feed=feed,
@@ -126,7 +132,7 @@ class Server:
             rates=self._rates,
             requests=self._requests,
             trusted=self.peers.trusted,
-            clock=time.time,
+            clock=clock,
             metrics=metrics,
         )
         self._frame_bounds = FrameBounds()

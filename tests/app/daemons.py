@@ -68,12 +68,16 @@ class Daemon:
 
 @contextlib.asynccontextmanager
 async def running(
-    data_dir: Path, *, read_settings: Callable[[], Config] | None = None, **settings: Any
+    data_dir: Path,
+    *,
+    read_settings: Callable[[], Config] | None = None,
+    clock: Callable[[], float] = time.time,
+    **settings: Any,
 ) -> AsyncIterator[Daemon]:
-    """Run a daemon on a free port."""
+    """Run a daemon on a free port. `clock`: the present, in Unix seconds."""
     daemon = Daemon(Config(data_dir=data_dir, **({"listen": "127.0.0.1:0"} | settings)))
     (data_dir / "enode").unlink(missing_ok=True)
-    task = asyncio.create_task(run_daemon(daemon.config, read_settings or daemon.read_settings))
+    task = asyncio.create_task(run_daemon(daemon.config, read_settings or daemon.read_settings, clock))
     try:
         await until(lambda: task.done() or (data_dir / "enode").exists())
         if task.done():

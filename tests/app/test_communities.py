@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
-from mailserver.app.communities import LOCK_FILE, owner_settings, run_communities
+from mailserver.app.communities import LOCK_FILE, owner_settings, run_communities, serve_communities
 from mailserver.app.communities_config import CommunitiesConfig
 from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.owner.announcing import read_announced
@@ -18,7 +20,7 @@ from mailserver.torrents.info import PIECE_BYTES
 from tests.app.daemons import running
 from tests.community.owner.samples import garden, made_in
 from tests.community.owner.serving import make_week
-from tests.waiting import until
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -27,20 +29,32 @@ def config_of(data_dir: Path) -> CommunitiesConfig:
     return CommunitiesConfig(data_dir, torrent_listen="127.0.0.1:0")
 
 
-async def test_what_the_job_has_made_is_announced_and_the_process_stops_when_told(tmp_path: Path) -> None:
+async def test_what_the_job_has_made_is_announced(tmp_path: Path) -> None:
     folder = made_in(tmp_path / COMMUNITIES_FOLDER, garden())
     make_week(folder, 0)
-    async with running(tmp_path, feed_socket=True):
-        serving = asyncio.create_task(run_communities(config_of(tmp_path)))
+    failed = asyncio.Event()
+    async with (
+        running(tmp_path, feed_socket=True),
+        serve_communities(config_of(tmp_path), time.time, failed.set) as serving,
+    ):
+        await until(folder.announced.exists)
 
-        await until(lambda: folder.announced.exists() or serving.done())
-
-        serving.cancel()
-        await asyncio.wait([serving])
+        (torrent,) = (await serving.torrents.statistics()).torrents
     announced = read_announced(folder.announced)
     assert announced is not None
-    assert announced.data_bytes == PIECE_BYTES
+    assert (announced.info_hash, announced.data_bytes) == (torrent.info_hash, PIECE_BYTES)
     assert folder.holdings.exists()
+    assert not failed.is_set()
+
+
+async def test_process_runs_without_a_mailserver_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    folder = made_in(tmp_path / COMMUNITIES_FOLDER, garden())
+    process = asyncio.create_task(run_communities(config_of(tmp_path)))
+    await until(lambda: folder.holdings.exists() or process.done())
+
+    os.kill(os.getpid(), signal.SIGTERM)
+
+    await asyncio.wait_for(process, DEADLINE_S)
 
 
 async def test_two_processes_do_not_serve_a_folder(tmp_path: Path) -> None:

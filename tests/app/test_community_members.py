@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(data_dir: Path, torrents: TorrentProcess) -> AsyncIterator[None]:
-    task = asyncio.create_task(run_members(CommunitiesConfig(data_dir=data_dir), torrents))
+    task = asyncio.create_task(run_members(CommunitiesConfig(data_dir=data_dir), torrents, time.time))
     try:
         yield
     finally:
