@@ -1,0 +1,270 @@
+"""The whole way of a community's history through the wire: envelopes to mailservers, the job with a real Spark, the
+owner's service, links by a mailserver, torrents on loopback, members. All of them have the test's clock.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import socket
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mailserver.api.params import Json
+from mailserver.app.communities import Serving, serve_communities
+from mailserver.app.communities_config import CommunitiesConfig
+from mailserver.app.control import SYNC, call_daemon
+from mailserver.client.mail_client import connect
+from mailserver.client.sealing import seal_envelope
+from mailserver.communities import links
+from mailserver.communities.channels import Channel, chat_channel
+from mailserver.communities.formats import PIECE_BYTES
+from mailserver.community.folder import COMMUNITIES_FOLDER
+from mailserver.community.member.fetching import Fetched, OnProgress
+from mailserver.community.member.following import MemberSettings, open_member
+from mailserver.community.member.history import read_overview
+from mailserver.community.member.joined import Joined, MemberFolder, membership
+from mailserver.community.member.records import HistoryMessage, State
+from mailserver.community.owner import service
+from mailserver.community.owner.announcing import read_announced
+from mailserver.community.owner.folders import CommunityFolder
+from mailserver.community.owner.record import new_community
+from mailserver.ids.envelopes import read_meta, topic_of
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.torrents.client import TorrentProcess
+from mailserver.waku.envelope import Envelope, encode_envelope
+from mailserver.waku.payload import key_from_password
+from spark_export.communities import CommunitiesConfig as ExportConfig
+from spark_export.communities import make_archives
+from spark_export.community_plan import SETTLE_S, missing_of
+from tests.app.daemons import Daemon, running
+from tests.community.member.torrents import LOOPBACK, quiet
+from tests.community.member.worlds import messages_of
+from tests.community.owner.samples import made_in, week
+from tests.mailservers import Clock
+from tests.waiting import until
+
+pytestmark = pytest.mark.spark
+
+GENERAL, NEWS, ELSEWHERE = map(chat_channel, ("garden general", "garden news", "elsewhere"))
+DAY_S = 86_400
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The 20 s after the last link are tested with links themselves, without a clock."""
+    monkeypatch.setattr(links, "WAIT_S", 0.3)
+    monkeypatch.setattr(service, "LOOK_S", 0.05)
+
+
+@dataclass
+class World:
+    """Two mailservers, of which the owner's service knows one, and the community.
+
+    `near` is the owner's mailserver, `far` knows nothing of it. `posted`: what `near` got for the channels, whenever.
+    """
+
+    clock: Clock
+    spark: SparkSession
+    near: Daemon
+    far: Daemon
+    folder: CommunityFolder
+    served: Serving
+    posted: list[Envelope] = field(default_factory=list)
+    texts: Iterable[int] = field(default_factory=itertools.count)
+
+    async def seal(self, channel: Channel) -> Envelope:
+        """A message, created at this moment."""
+        assert channel.key is not None
+        text = f"message {next(iter(self.texts))}".encode()
+        now = int(self.clock.now)
+        return await seal_envelope(text, channel.key, channel.topic, ttl=50, min_pow=0.002, now=now)
+
+    async def post(self, *channels: Channel) -> list[Envelope]:
+        """Post messages to both mailservers."""
+        envelopes = [await self.seal(channel) for channel in channels]
+        await post(self.near, envelopes)
+        await post(self.far, envelopes)
+        self.posted += [each for each in envelopes if each.topic != ELSEWHERE.topic]
+        return envelopes
+
+    async def fetch_from_far(self, created: int) -> int:
+        """Have the owner's mailserver fetch what the other has of a second; return how many it did not have."""
+        asked: dict[str, Json] = {"sources": [str(self.far.enode)], "since": created, "until": created}
+        (progress,) = await call_daemon(self.near.config.data_dir, SYNC, asked, lambda progress: None)
+        return int(progress["stored"])
+
+    async def export(self) -> int:
+        """Run the job, once it is on disk that nothing is being fetched; return how many archives it has made."""
+        communities, store = self.folder.path.parent, self.near.config.data_dir / STORE_FILE
+        await until(lambda: not missing_of([store]))
+        config = ExportConfig(communities, (store,), missing=missing_of([store]))
+        report = await asyncio.to_thread(make_archives, self.spark, config, now=self.clock.now)
+        return sum(each.archives for each in report.communities)
+
+    async def until_announced(self, pieces: int) -> None:
+        """Wait until a torrent with so many pieces of `data` was announced."""
+        await until(lambda: self._announced() == pieces * PIECE_BYTES, PATIENCE_S)
+
+    def _announced(self) -> int:
+        announced = read_announced(self.folder.announced)
+        return 0 if announced is None else announced.data_bytes
+
+    async def uploaded(self) -> int:
+        """How many bytes the owner has sent of its torrent."""
+        (torrent,) = (await self.served.torrents.statistics()).torrents
+        return torrent.uploaded_bytes
+
+    def of_week(self, number: int) -> list[bytes]:
+        """What was posted of a week, and the owner's mailserver has."""
+        return sorted(each.raw for each in self.posted if week(number).lower <= each.created < week(number).upper)
+
+    @property
+    def settings(self) -> MemberSettings:
+        """Of all members."""
+        key = key_from_password(self.near.config.password)
+        return MemberSettings((), key, DEFAULT_NETWORK_TOPIC, "test/1", self.clock)
+
+    def member(self, path: Path) -> MemberFolder:
+        """A new member, who asks both mailservers."""
+        folder = membership(path, self.folder.id)
+        folder.write(Joined(self.folder.id, ("garden general", "garden news"), (self.near.enode, self.far.enode)))
+        return folder
+
+
+async def post(daemon: Daemon, envelopes: list[Envelope]) -> None:
+    async with connect(daemon.enode, "test/1") as client:
+        assert (await client.post(envelopes)).errors == ()
+
+
+@contextlib.asynccontextmanager
+async def running_world(tmp_path: Path, spark: SparkSession) -> AsyncIterator[World]:
+    clock = Clock(week(0).lower + 1000)
+    data_dir = tmp_path / "near"
+    for name in ("near", "far"):
+        (tmp_path / name).mkdir()
+    community = new_community("Garden", "spec", DEFAULT_NETWORK_TOPIC, int(clock.now))
+    for channel in (GENERAL, NEWS):
+        community = community.with_channel(channel)
+    folder = made_in(data_dir / COMMUNITIES_FOLDER, community)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    config = CommunitiesConfig(data_dir, torrent_listen=address, advertise=(address,))
+    async with contextlib.AsyncExitStack() as stack:
+        far = await stack.enter_async_context(running(tmp_path / "far", clock=clock))
+        near = await stack.enter_async_context(running(data_dir, clock=clock, feed_socket=True))
+        failed = asyncio.Event()
+        served = await stack.enter_async_context(serve_communities(config, clock, failed.set))
+        yield World(clock, spark, near, far, folder, served)
+        assert not failed.is_set()
+
+
+@contextlib.asynccontextmanager
+async def following(
+    world: World, folder: MemberFolder, torrents: TorrentProcess, on_progress: OnProgress = quiet
+) -> AsyncIterator[None]:
+    async with open_member(folder, torrents, world.settings) as member:
+        task = asyncio.create_task(member.follow(on_progress))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+
+
+def envelope_of(message: HistoryMessage) -> bytes:
+    """The RLP of the envelope that a message was taken from."""
+    assert message.meta is not None
+    meta = read_meta(message.meta)
+    expiry, topic = meta.created + meta.ttl, topic_of(message.content_topic)
+    return encode_envelope(expiry, meta.ttl, topic, message.payload, meta.nonce).raw
+
+
+def held(folder: MemberFolder, number: int) -> list[bytes]:
+    """The envelopes that a member has of a week."""
+    return sorted(map(envelope_of, messages_of(folder.history, week(number))))
+
+
+def states(folder: MemberFolder) -> list[State]:
+    return [archive.state for archive in read_overview(folder.history).archives]
+
+
+async def test_members_hold_exactly_what_was_posted_to_the_owners_mailserver(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    async with running_world(tmp_path, spark) as world:
+        # The first week: messages of both channels and of another, some of one second, one twice; and one that the
+        # owner's mailserver does not get.
+        for day in range(7):
+            world.clock.now = week(0).lower + day * DAY_S + 1000
+            first, *_ = await world.post(GENERAL, NEWS, ELSEWHERE, GENERAL)
+            await post(world.near, [first])
+        world.clock.now = week(0).upper - 20
+        late = await world.seal(NEWS)
+        await post(world.far, [late])
+
+        world.clock.now = week(0).upper + SETTLE_S - 1
+        assert await world.export() == 0
+        world.clock.now += 1
+        assert await world.export() == 1
+        await world.until_announced(pieces=1)
+        (recent,) = await world.post(GENERAL)
+
+        # Who joins now gets the link from what mailservers have stored.
+        member = world.member(tmp_path / "member")
+        async with TorrentProcess(LOOPBACK) as torrents, open_member(member, torrents, world.settings) as newcomer:
+            fetched, failed = await newcomer.fetch_once(None, quiet)
+        assert (fetched, failed) == (Fetched(downloaded=1, imported=1, messages=21), [])
+        assert held(member, 0) == world.of_week(0)
+        assert held(member, 1) == [recent.raw]
+        assert len(messages_of(member.history)) == 22
+
+        # The second week: what is live comes live. The owner's mailserver gets what it lacks from the other one.
+        published = world.folder.data.read_bytes()
+        async with TorrentProcess(LOOPBACK) as torrents:
+            downloaded = asyncio.Event()
+
+            def stop(step: str, done: int, total: int | None) -> None:
+                if step == "importing":  # all is downloaded, and nothing imported
+                    task = asyncio.current_task()
+                    assert task is not None
+                    task.cancel()
+                    downloaded.set()
+
+            async with following(world, member, torrents, stop):
+                for day in range(1, 7):
+                    world.clock.now = week(1).lower + day * DAY_S
+                    await world.post(GENERAL, ELSEWHERE, NEWS)
+                    await until(lambda: held(member, 1) == world.of_week(1), PATIENCE_S)  # before they expire
+                assert await world.fetch_from_far(late.created) == 1
+                world.posted.append(late)
+                world.clock.now = week(1).upper + SETTLE_S
+                assert await world.export() == 2
+                await world.until_announced(pieces=3)
+                await asyncio.wait_for(downloaded.wait(), PATIENCE_S)
+        assert states(member) == [State.IMPORTED, State.DOWNLOADED, State.DOWNLOADED]
+        assert held(member, 0) != world.of_week(0)
+        index_bytes = world.folder.index.stat().st_size
+        assert await world.uploaded() == 2 * PIECE_BYTES + index_bytes
+        async with TorrentProcess(LOOPBACK) as torrents, following(world, member, torrents):
+            await until(lambda: states(member) == [State.IMPORTED] * 3, PATIENCE_S)
+            assert (held(member, 0), held(member, 1)) == (world.of_week(0), world.of_week(1))
+            assert len(messages_of(member.history)) == len(world.posted)
+            overview = read_overview(member.history)
+            assert overview.unarchived == 0
+        assert await world.uploaded() == 2 * PIECE_BYTES + index_bytes  # nothing came twice
+        assert world.folder.data.read_bytes().startswith(published)
+
+        # Who joins from nothing has the same.
+        last = world.member(tmp_path / "last")
+        async with TorrentProcess(LOOPBACK) as torrents, open_member(last, torrents, world.settings) as newcomer:
+            fetched, _ = await newcomer.fetch_once(None, quiet)
+        assert fetched == Fetched(downloaded=3, imported=3, messages=len(world.posted))
+        assert messages_of(last.history) == messages_of(member.history)
