@@ -1,6 +1,6 @@
 """What the torrent process tells of itself."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,17 @@ class TorrentStatistics:
     uploaded_bytes: int
     downloaded_bytes: int
     wrong_bytes: int
+
+    def after(self, before: "TorrentStatistics | None") -> "TorrentStatistics":
+        """These, with the bytes of an earlier connection to the same torrent."""
+        if before is None:
+            return self
+        return replace(
+            self,
+            uploaded_bytes=before.uploaded_bytes + self.uploaded_bytes,
+            downloaded_bytes=before.downloaded_bytes + self.downloaded_bytes,
+            wrong_bytes=before.wrong_bytes + self.wrong_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)

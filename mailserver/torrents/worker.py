@@ -15,6 +15,7 @@ from mailserver.torrents.frames import Frame, decode_bytes, decode_pieces, encod
 from mailserver.torrents.held import HeldPieces
 from mailserver.torrents.info import DATA_FILE, INDEX_FILE, TorrentInfo
 from mailserver.torrents.magnet import Address
+from mailserver.torrents.statistics import TorrentStatistics
 
 SAVE_INTERVAL_S = 5.0
 """How often a fetch under way syncs what has come, and says so in `held`."""
@@ -60,6 +61,7 @@ class _Torrent:
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     wrong: int = 0
     failed: bool = False
+    before: TorrentStatistics | None = None
     fetches: dict[int, _Fetch] = field(default_factory=dict)
     flushed: asyncio.Event = field(default_factory=asyncio.Event)
     settling: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -277,6 +279,7 @@ class Worker:
 
     def _open_again(self, torrent: _Torrent) -> None:
         torrent.wrong = 0
+        torrent.before = _statistics_of(torrent)
         self._session.remove(torrent.handle)
         torrent.handle = self._session.fetch(
             torrent.info, torrent.folder, torrent.have, torrent.trackers, torrent.peers
@@ -300,10 +303,7 @@ class Worker:
         self._session.remove(torrent.handle)
 
     async def _statistics(self) -> Frame:
-        found = [
-            asdict(session.statistics(info_hash, torrent.handle, len(torrent.info.pieces)))
-            for info_hash, torrent in self._torrents.items()
-        ]
+        found = [asdict(_statistics_of(torrent)) for torrent in self._torrents.values()]
         torrents = [{**each, "info_hash": each["info_hash"].hex()} for each in found]
         return {"memory_bytes": _memory_bytes(), "torrents": torrents}
 
@@ -367,6 +367,12 @@ class Worker:
             torrent.have |= session.pieces_there(torrent.handle)
             torrent.flushed.set()
             self._on_progress(torrent)
+
+
+def _statistics_of(torrent: _Torrent) -> TorrentStatistics:
+    """Since the torrent was added, however often it was opened again."""
+    now = session.statistics(torrent.info.info_hash, torrent.handle, len(torrent.info.pieces))
+    return now.after(torrent.before)
 
 
 def _check_sizes(info: TorrentInfo, folder: Path) -> None:

@@ -22,6 +22,8 @@ from mailserver.torrents.making import make_torrent
 from tests.community.member.publishing import NETWORK_TOPIC, TOPICS, Published, published, sealed
 from tests.community.member.torrents import HASTY, LOOPBACK, Seeded, quiet
 from tests.community.member.worlds import NOW, WEEK_S, messages_of, week
+from tests.torrents.processes import LIAR
+from tests.torrents.raw_seed import liar
 
 pytestmark = pytest.mark.integration
 
@@ -260,6 +262,34 @@ async def test_dead_seed_leaves_what_came(tmp_path: Path, owner: TorrentProcess,
 
     assert torrent.downloaded_bytes < len(info.pieces) * PIECE_BYTES
     assert fetched.messages == 203
+
+
+async def test_wrong_pieces_are_refused_and_counted_and_the_right_ones_come_from_another(
+    tmp_path: Path, owner: TorrentProcess
+) -> None:
+    seeded = Seeded(owner, tmp_path / "owner")
+    uri = await seeded.publish(weeks(4, 5))
+    assert seeded.info is not None
+    info, host = seeded.info, LOOPBACK.listen[0]
+    await owner.drop(info.info_hash)
+    false = liar(info)
+
+    async with (
+        TorrentProcess(replace(LOOPBACK, stall_timeout_s=2.0)) as torrents,
+        fetcher(tmp_path / "member", torrents) as (member, history),
+        false.dialling(torrents.port, host, LIAR),
+    ):
+        with pytest.raises(CannotFetch, match="wrong ones came") as caught:
+            await member.fetch(uri, quiet)
+        assert (await history.overview()).archives == ()
+        await owner.seed(info, seeded.folder)
+        fetched = await member.fetch(uri, quiet)
+        (torrent,) = (await torrents.statistics()).torrents
+
+    assert not caught.value.is_final
+    assert fetched == Fetched(downloaded=2, imported=2, messages=6)
+    assert torrent.wrong_bytes >= info.index_bytes
+    assert torrent.downloaded_bytes >= torrent.wrong_bytes + info.data_bytes + info.index_bytes
 
 
 @pytest.mark.parametrize(
