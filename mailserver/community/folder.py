@@ -7,6 +7,9 @@ from mailserver.files import PRIVATE_FOLDER, make_folder
 COMMUNITIES_FOLDER = "communities"
 """In the data directory."""
 
+OWNED_FILE = "community.json"
+"""What the owner has said. A community that has it is ours, even if it was joined before."""
+
 MAX_COMMUNITIES = 1000
 """Most folders that are looked at."""
 

@@ -85,7 +85,7 @@ def test_community_of_ours_is_not_joined(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["community", "create", "ours", "--data-dir", str(tmp_path)]) == 0
     own = capsys.readouterr().out.strip()
 
-    assert community(tmp_path, "join", own) == 2
+    assert community(tmp_path, "join", own) == 1
 
     assert "is ours" in capsys.readouterr().err
 

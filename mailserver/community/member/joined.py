@@ -27,7 +27,7 @@ from mailserver.communities.channels import (
 )
 from mailserver.communities.choosing import All, Between, Choice, Latest
 from mailserver.communities.formats import TimeRange
-from mailserver.community.folder import COMMUNITIES_FOLDER, MAX_COMMUNITIES, make_communities_folder
+from mailserver.community.folder import COMMUNITIES_FOLDER, MAX_COMMUNITIES, OWNED_FILE, make_communities_folder
 from mailserver.community.member.schema import HISTORY_FILE
 from mailserver.errors import DecodeError, MailserverError
 from mailserver.files import (
@@ -124,6 +124,11 @@ class MemberFolder:
         """Its history, which is made when it is first fetched."""
         return self.path / HISTORY_FILE
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the community has become ours: then there is nothing to fetch."""
+        return (self.path.parent / OWNED_FILE).exists()
+
     def read(self) -> Joined:
         """What was said.
 
@@ -147,8 +152,10 @@ class MemberFolder:
         """Join, or change what was said.
 
         Raises:
-            MembershipError: it cannot be written.
+            MembershipError: it cannot be written, or the community is ours.
         """
+        if self.is_ours:
+            raise MembershipError(f"community {id_text(self.community)} is ours: its history archives are made here")
         try:
             make_communities_folder(self.path.parent.parent)
             make_folder(self.path.parent, PRIVATE_FOLDER)
@@ -183,7 +190,7 @@ def membership(data_dir: Path, community: CommunityId) -> MemberFolder:
 
 
 def memberships(data_dir: Path) -> list[MemberFolder]:
-    """All communities that were joined, by their ids.
+    """All communities that were joined and have not become ours, by their ids.
 
     Raises:
         MembershipError: the folder cannot be read, or has more than MAX_COMMUNITIES.
@@ -201,7 +208,7 @@ def memberships(data_dir: Path) -> list[MemberFolder]:
             found.append(membership(data_dir, parse_id(name)))
         except DecodeError as error:
             raise MembershipError(f"{folder / name}: {error}") from error
-    return found
+    return [each for each in found if not each.is_ours]
 
 
 def _decode(record: Record) -> Joined:

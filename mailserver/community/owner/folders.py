@@ -21,7 +21,7 @@ from pathlib import Path
 
 from mailserver.codec.keys import PrivateKey
 from mailserver.communities.channels import CommunityId, community_id, id_text, parse_id
-from mailserver.community.folder import MAX_COMMUNITIES, make_communities_folder
+from mailserver.community.folder import MAX_COMMUNITIES, OWNED_FILE, make_communities_folder
 from mailserver.community.owner.record import RECORD_VERSION, Community, CommunityError
 from mailserver.errors import DecodeError
 from mailserver.files import (
@@ -35,7 +35,6 @@ from mailserver.files import (
 )
 from mailserver.handoff.json_records import read_record
 
-RECORD_FILE = "community.json"
 KEY_FILE = "key"
 DATA_FILE = "data"
 INDEX_FILE = "index"
@@ -88,7 +87,7 @@ class CommunityFolder:
     @property
     def is_owned(self) -> bool:
         """Whether the community is ours."""
-        return (self.path / RECORD_FILE).exists()
+        return (self.path / OWNED_FILE).exists()
 
     def read(self) -> Community:
         """Read its record.
@@ -96,7 +95,7 @@ class CommunityFolder:
         Raises:
             CommunityError: there is none, or it cannot be read.
         """
-        path = self.path / RECORD_FILE
+        path = self.path / OWNED_FILE
         found = read_record(
             path, Community.decode, version=RECORD_VERSION, what="record of a community", error=CommunityError
         )
@@ -114,7 +113,7 @@ class CommunityFolder:
             if not try_lock(lock):
                 raise CommunityError(f"{self.path}: another command is changing this community")
             changed = change(self.read())
-            write_atomically(self.path / RECORD_FILE, _text(changed))
+            write_atomically(self.path / OWNED_FILE, _text(changed))
         return changed
 
     def read_key(self) -> PrivateKey:
@@ -201,7 +200,7 @@ def named(communities: Path, name: str) -> CommunityFolder:
 
 def _fill(path: Path, community: Community, key: PrivateKey) -> None:
     write_new(path / KEY_FILE, f"{key.secret.hex()}\n".encode())
-    write_atomically(path / RECORD_FILE, _text(community))
+    write_atomically(path / OWNED_FILE, _text(community))
 
 
 def _text(community: Community) -> str:

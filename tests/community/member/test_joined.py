@@ -3,9 +3,12 @@ from pathlib import Path
 import pytest
 
 from mailserver.communities.channels import chat_channel, community_id, id_text, universal_channel
+from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.member import joined
 from mailserver.community.member.joined import Joined, MembershipError, membership, memberships
+from mailserver.community.owner.folders import create
 from tests.community.member.publishing import FOREIGNER, OWNER
+from tests.community.owner.samples import garden
 
 COMMUNITY, OTHER = community_id(OWNER.public_key), community_id(FOREIGNER.public_key)
 
@@ -44,6 +47,17 @@ def test_folder_that_is_named_for_no_community_is_said(tmp_path: Path) -> None:
 
     with pytest.raises(MembershipError, match="community id"):
         memberships(tmp_path)
+
+
+def test_community_that_has_become_ours_is_not_followed_any_more(tmp_path: Path) -> None:
+    folder = membership(tmp_path, COMMUNITY)
+    folder.write(Joined(COMMUNITY))
+
+    create(tmp_path / COMMUNITIES_FOLDER, garden(), OWNER)
+
+    assert memberships(tmp_path) == []
+    with pytest.raises(MembershipError, match="is ours"):
+        folder.write(Joined(COMMUNITY))
 
 
 def test_there_is_a_bound_on_communities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
