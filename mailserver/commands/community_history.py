@@ -15,10 +15,11 @@ from mailserver.commands.settings import add_settings, settings_of
 from mailserver.commands.terminal import print_table
 from mailserver.communities.channels import chat_channel, id_text
 from mailserver.communities.formats import TimeRange
-from mailserver.community.member.history import read_messages, read_overview
+from mailserver.community.member.history import read_messages
 from mailserver.community.member.joined import Joined, MemberFolder, membership, memberships
 from mailserver.community.member.reading import OpenedMessage, open_message
 from mailserver.community.member.records import HistoryMessage, KnownArchive, Overview, State
+from mailserver.community.member.showing import joined_as_json, overview_of
 from mailserver.ids.envelopes import NS
 from mailserver.units import size_text, span_text
 from mailserver.waku.envelope import MAX_U32
@@ -34,52 +35,16 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
 def _status(arguments: argparse.Namespace) -> int:
     data_dir = settings_of(arguments, COMMUNITIES).data_dir
     folders = memberships(data_dir) if arguments.community is None else [membership(data_dir, arguments.community)]
-    known = [
-        (folder, folder.read(), read_overview(folder.history) if folder.history.exists() else None)
-        for folder in folders
-    ]
+    known = [(folder, folder.read(), overview_of(folder)) for folder in folders]
     if arguments.json:
         for folder, joined, overview in known:
-            print(json.dumps(_as_json(folder, joined, overview)))
+            print(json.dumps(joined_as_json(folder, joined, overview)))
     elif arguments.community is not None:
         _print_one(*known[0])
     elif known:
         titles = ("COMMUNITY", "FETCH", "ARCHIVES", "MESSAGES", "UNTIL", "LINK", "PROBLEM")
         print_table(titles, [_row(*one) for one in known])
     return 0
-
-
-def _as_json(folder: MemberFolder, joined: Joined, overview: Overview | None) -> dict[str, Any]:
-    record = joined.to_json()
-    shown: dict[str, Any] = {
-        "id": id_text(folder.community),
-        **{name: record[name] for name in ("channels", "mailservers", "fetch", "from", "to")},
-    }
-    if overview is None:
-        return {**shown, "messages": 0, "unarchived": 0, "archives": [], "link": None, "problem": None}
-    link = overview.link
-    return {
-        **shown,
-        "messages": overview.messages,
-        "unarchived": overview.unarchived,
-        "archives": [_archive_as_json(archive) for archive in overview.archives],
-        "link": None if link is None else {"clock": link.clock, "uri": link.uri},
-        "problem": _problem(overview),
-    }
-
-
-def _archive_as_json(archive: KnownArchive) -> dict[str, Any]:
-    return {
-        "id": archive.entry.id,
-        "content": archive.content.hex(),
-        "from": archive.time_range.lower,
-        "to": archive.time_range.upper,
-        "bytes": archive.entry.size,
-        "listed": archive.is_listed,
-        "state": archive.state.value,
-        "messages": archive.messages,
-        "refused": archive.refused,
-    }
 
 
 def _row(folder: MemberFolder, joined: Joined, overview: Overview | None) -> tuple[str, ...]:
@@ -93,7 +58,7 @@ def _row(folder: MemberFolder, joined: Joined, overview: Overview | None) -> tup
         f"{overview.messages:,}",
         "-" if overview.newest is None else _minute(overview.newest // NS),
         _link(overview),
-        _problem(overview) or "",
+        overview.problem or "",
     )
 
 
@@ -111,7 +76,7 @@ def _print_one(folder: MemberFolder, joined: Joined, overview: Overview | None) 
         ("archives", _archives(overview)),
         ("messages", f"{overview.messages:,}, {overview.unarchived:,} of them in no archive yet"),
         ("magnet link", _link(overview)),
-        *((("problem", problem),) if (problem := _problem(overview)) else ()),
+        *((("problem", problem),) if (problem := overview.problem) else ()),
     ]
     print_table((), rows)
     if overview.archives:
@@ -143,11 +108,6 @@ def _link(overview: Overview) -> str:
     if overview.link is None:
         return "none yet"
     return f"{span_text(max(time.time() - overview.link.clock / 1000, 0))} old"
-
-
-def _problem(overview: Overview) -> str | None:
-    """Why not all is here that is wanted."""
-    return overview.refused_link or (overview.attempt.problem if overview.attempt is not None else None)
 
 
 def _minute(second: int) -> str:

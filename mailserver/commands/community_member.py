@@ -15,7 +15,7 @@ from mailserver.commands.arguments import checked, read_text, read_time
 from mailserver.commands.output import complain, counted
 from mailserver.commands.settings import add_settings, settings_of
 from mailserver.commands.terminal import progress_bar
-from mailserver.communities.channels import id_text, parse_id
+from mailserver.communities.channels import parse_id
 from mailserver.communities.choosing import All, Between, Choice, Latest
 from mailserver.communities.formats import PIECE_BYTES, TimeRange
 from mailserver.community.member.joined import (
@@ -24,7 +24,7 @@ from mailserver.community.member.joined import (
     Joined,
     membership,
 )
-from mailserver.community.owner.folders import RECORD_FILE
+from mailserver.community.member.showing import joined_as_json, overview_of
 from mailserver.errors import ConfigError
 from mailserver.waku.envelope import MAX_U32
 
@@ -82,6 +82,7 @@ def _add_join(parser: argparse.ArgumentParser) -> None:
         "--latest", action="store_true", help="fetch only the history archives of the latest range (default: all)"
     )
     add_times(parser, "fetch only the history archives of a time")
+    parser.add_argument("--json", action="store_true", help="print what was said as one JSON object, as `status` does")
     add_settings(parser, only={"data_dir"}, sources=COMMUNITIES)
     parser.set_defaults(command=_join)
 
@@ -98,8 +99,6 @@ def add_times(parser: argparse.ArgumentParser, what: str) -> None:
 
 def _join(arguments: argparse.Namespace) -> int:
     folder = membership(settings_of(arguments, COMMUNITIES).data_dir, arguments.community)
-    if (folder.path.parent / RECORD_FILE).exists():
-        raise ConfigError(f"community {id_text(arguments.community)} is ours: its history archives are made here")
     for what, given, most in (
         ("channel", arguments.channel, MAX_CHANNELS),
         ("mailserver", arguments.mailserver, MAX_MAILSERVERS),
@@ -107,7 +106,10 @@ def _join(arguments: argparse.Namespace) -> int:
         if len(given) > most:
             raise ConfigError(f"--{what}: there may be {most} at most")
     channels, mailservers = tuple(dict.fromkeys(arguments.channel)), tuple(dict.fromkeys(arguments.mailserver))
-    folder.write(Joined(arguments.community, channels, mailservers, _choice(arguments)))
+    joined = Joined(arguments.community, channels, mailservers, _choice(arguments))
+    folder.write(joined)
+    if arguments.json:
+        print(json.dumps(joined_as_json(folder, joined, overview_of(folder))))
     return 0
 
 

@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from mailserver.app.communities_config import COMMUNITIES
 from mailserver.codec.keys import PrivateKey
 from mailserver.commands.arguments import checked, read_bytes, read_text, read_time
-from mailserver.commands.settings import add_settings, config_of
+from mailserver.commands.settings import add_settings, settings_of
 from mailserver.commands.terminal import print_table
 from mailserver.communities.channels import Channel, chat_channel, id_text
 from mailserver.communities.index import DEPLOYED, SPEC
 from mailserver.community.folder import COMMUNITIES_FOLDER
-from mailserver.community.owner.appending import read_index
 from mailserver.community.owner.folders import (
     KEY_FILE,
     CommunityFolder,
@@ -24,7 +24,8 @@ from mailserver.community.owner.folders import (
     named,
     owned,
 )
-from mailserver.community.owner.record import KEY_BYTES, Community, CommunityError, OwnedChannel, new_community
+from mailserver.community.owner.record import KEY_BYTES, Community, new_community
+from mailserver.community.owner.showing import owned_as_json
 from mailserver.data_dir.folder import read_secret
 from mailserver.errors import ConfigError, DecodeError
 from mailserver.ids.envelopes import content_topic_of
@@ -48,16 +49,20 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
         help="of its history archives: the specification's, with messages as they were sealed, or that of status-go, "
         "with messages that the channels' keys have opened (default: %(default)s)",
     )
-    add_settings(parser, only={"data_dir", "network_topic"})
+    _add_json(parser)
+    add_settings(parser, only={"data_dir", "network_topic"}, sources=COMMUNITIES)
     parser.set_defaults(command=_create)
 
 
 def _create(arguments: argparse.Namespace) -> int:
-    config = config_of(arguments)
+    config = settings_of(arguments, COMMUNITIES)
     key = random_key() if arguments.key_file is None else _read_key(arguments.key_file)
     community = new_community(arguments.name, arguments.format, config.network_topic, int(time.time()))
     folder = create(config.data_dir / COMMUNITIES_FOLDER, community, key)
-    print(id_text(folder.id))
+    if arguments.json:
+        _print(folder, community)
+    else:
+        print(id_text(folder.id))
     return 0
 
 
@@ -72,7 +77,8 @@ def _read_key(path: Path) -> PrivateKey:
 
 def _add_community(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("community", metavar="COMMUNITY", type=read_text, help="its id, or its name")
-    add_settings(parser, only={"data_dir"})
+    _add_json(parser)
+    add_settings(parser, only={"data_dir"}, sources=COMMUNITIES)
 
 
 def _add_add_channel(parser: argparse.ArgumentParser) -> None:
@@ -106,8 +112,7 @@ def _add_channel(arguments: argparse.Namespace) -> int:
         channel = chat_channel(arguments.chat_id or arguments.name, arguments.name)
     else:
         channel = Channel(arguments.name, content_topic_of(arguments.topic), arguments.symmetric_key)
-    _folder(arguments).change(lambda community: community.with_channel(channel, since=arguments.since))
-    return 0
+    return _change(arguments, lambda community: community.with_channel(channel, since=arguments.since))
 
 
 def _add_remove_channel(parser: argparse.ArgumentParser) -> None:
@@ -124,32 +129,28 @@ def _add_remove_channel(parser: argparse.ArgumentParser) -> None:
 
 def _remove_channel(arguments: argparse.Namespace) -> int:
     at = int(time.time()) if arguments.at is None else arguments.at
-    _folder(arguments).change(lambda community: community.without_channel(arguments.name, at=at))
-    return 0
+    return _change(arguments, lambda community: community.without_channel(arguments.name, at=at))
 
 
 def _add_switch(*, on: bool) -> Callable[[argparse.ArgumentParser], None]:
     def add(parser: argparse.ArgumentParser) -> None:
         _add_community(parser)
-        parser.set_defaults(command=lambda arguments: _switch(arguments, on=on))
+        parser.set_defaults(
+            command=lambda arguments: _change(arguments, lambda community: replace(community, is_enabled=on))
+        )
 
     return add
 
 
-def _switch(arguments: argparse.Namespace, *, on: bool) -> int:
-    _folder(arguments).change(lambda community: replace(community, is_enabled=on))
-    return 0
-
-
 def _add_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object for each community, one a line")
-    add_settings(parser, only={"data_dir"})
+    add_settings(parser, only={"data_dir"}, sources=COMMUNITIES)
     parser.set_defaults(command=_list)
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    folders = [*owned(config_of(arguments).data_dir / COMMUNITIES_FOLDER)]
-    shown = [_shown(folder, folder.read()) for folder in folders]
+    folders = [*owned(settings_of(arguments, COMMUNITIES).data_dir / COMMUNITIES_FOLDER)]
+    shown = [owned_as_json(folder, folder.read()) for folder in folders]
     if arguments.json:
         for one in shown:
             print(json.dumps(one))
@@ -157,41 +158,6 @@ def _list(arguments: argparse.Namespace) -> int:
         titles = ("COMMUNITY", "ID", "STATE", "FORMAT", "CHANNELS", "ARCHIVES", "SIZE", "UNTIL")
         print_table(titles, [_row(one) for one in shown])
     return 0
-
-
-def _shown(folder: CommunityFolder, community: Community) -> dict[str, Any]:
-    """What JSON says of a community: no keys."""
-    try:
-        index = read_index(folder.index)
-        waits = folder.next_index.exists()
-    except OSError as error:
-        raise CommunityError(f"cannot read {folder.index}: {error.strerror or error}") from error
-    except DecodeError as error:
-        raise CommunityError(f"{folder.index} is damaged: {error}") from error
-    entries = () if index is None else index.entries
-    return {
-        "id": folder.path.name,
-        "name": community.name,
-        "enabled": community.is_enabled,
-        "format": community.format_name,
-        "network_topic": community.network_topic,
-        "registered": community.registered,
-        "channels": [_shown_channel(channel) for channel in community.channels],
-        "archives": len(entries),
-        "bytes": entries[-1].end if entries else 0,
-        "until": max((entry.time_range.upper for entry in entries), default=None),
-        "unpublished": waits,
-    }
-
-
-def _shown_channel(channel: OwnedChannel) -> dict[str, Any]:
-    return {
-        "name": channel.name,
-        "content_topic": channel.content_topic,
-        "has_key": channel.key is not None,
-        "since": channel.since,
-        "until": channel.until,
-    }
 
 
 def _row(shown: dict[str, Any]) -> tuple[str, ...]:
@@ -209,8 +175,21 @@ def _row(shown: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _folder(arguments: argparse.Namespace) -> CommunityFolder:
-    return named(config_of(arguments).data_dir / COMMUNITIES_FOLDER, arguments.community)
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the community as one JSON object, as `list` does")
+
+
+def _change(arguments: argparse.Namespace, change: Callable[[Community], Community]) -> int:
+    """Change the community that is named; print it for programs."""
+    folder = named(settings_of(arguments, COMMUNITIES).data_dir / COMMUNITIES_FOLDER, arguments.community)
+    changed = folder.change(change)
+    if arguments.json:
+        _print(folder, changed)
+    return 0
+
+
+def _print(folder: CommunityFolder, community: Community) -> None:
+    print(json.dumps(owned_as_json(folder, community)))
 
 
 _KEPT = f"Its private key is in DIR/{COMMUNITIES_FOLDER}/ID/{KEY_FILE}: keep a copy of it."

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import json
 from pathlib import Path
 
 from mailserver.app.logs import set_up_logging
@@ -18,6 +19,7 @@ POLL_S = 0.2
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `reindex`."""
+    parser.add_argument("--json", action="store_true", help="print how many envelopes there are as one JSON object")
     add_settings(parser, only={"data_dir", "network_topic"})
     parser.set_defaults(command=_reindex)
 
@@ -27,7 +29,10 @@ def _reindex(arguments: argparse.Namespace) -> None:
     set_up_logging("warning")
     with locked(config.data_dir), progress_bar() as bar:
         envelopes = asyncio.run(_index(config.data_dir, config.network_topic, bar))
-    print(f"{counted(envelopes, 'envelope')}: message ids belong to {config.network_topic}")
+    if arguments.json:
+        print(json.dumps({"envelopes": envelopes, "network_topic": config.network_topic}))
+    else:
+        print(f"{counted(envelopes, 'envelope')}: message ids belong to {config.network_topic}")
 
 
 async def _index(data_dir: Path, network_topic: str, bar: Bar) -> int:

@@ -4,12 +4,13 @@ A node that is asked for is one that does not answer: exit code 1 then tells tha
 they were not.
 """
 
+import argparse
 import os
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
@@ -19,6 +20,7 @@ import pytest
 from mailserver import __version__
 from mailserver.app.config import Config
 from mailserver.codec.keys import Enode
+from mailserver.commands import cli, community
 from mailserver.commands import enode as enode_command
 from mailserver.commands.cli import main
 from mailserver.data_dir.folder import write_enode
@@ -53,6 +55,21 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     for variable in [name for name in os.environ if name.startswith("MAILSERVER_")]:
         monkeypatch.delenv(variable)
+
+
+@pytest.mark.parametrize(
+    ("name", "add"),
+    [
+        *((name, add) for name, add, *_ in cli.COMMANDS if name not in ("run", "gateway", "community")),
+        *((f"community {name}", add) for name, add, *_ in community.COMMANDS if name != "serve"),
+    ],
+)
+def test_every_command_that_ends_takes_json(name: str, add: Callable[[argparse.ArgumentParser], None]) -> None:
+    parser = argparse.ArgumentParser(prog=name)
+
+    add(parser)
+
+    assert "--json" in parser.format_help()
 
 
 @pytest.fixture

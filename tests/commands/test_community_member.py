@@ -55,6 +55,15 @@ def test_join_writes_what_was_said(tmp_path: Path, flags: tuple[str, ...], choic
     assert [path for path in tmp_path.rglob("*.json") if path.stat().st_mode & 0o077] == []
 
 
+def test_join_prints_what_status_does_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert community(tmp_path, "join", ID, "--latest", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert community(tmp_path, "status", "--json") == 0
+
+    assert said == json.loads(capsys.readouterr().out)
+    assert (said["id"], said["fetch"], said["messages"]) == (ID, "latest", 0)
+
+
 def test_joining_again_changes_what_was_said(tmp_path: Path) -> None:
     assert community(tmp_path, "join", ID, "--channel", "news") == 0
     assert community(tmp_path, "join", ID, "--latest") == 0

@@ -52,6 +52,35 @@ def test_community_is_made_changed_and_listed(tmp_path: Path, capsys: Capture) -
     assert shown(tmp_path, capsys)[0]["enabled"]
 
 
+def test_each_command_prints_the_community_for_programs(tmp_path: Path, capsys: Capture) -> None:
+    said = []
+    for command in (
+        ("create", "Garden"),
+        ("add-channel", "Garden", "general"),
+        ("remove-channel", "Garden", "general"),
+        ("disable", "Garden"),
+        ("enable", "Garden"),
+    ):
+        assert run(tmp_path, *command, "--json") == 0
+        said.append(json.loads(capsys.readouterr().out))
+        assert shown(tmp_path, capsys) == [said[-1]]
+
+    assert [len(each["channels"]) for each in said] == [0, 1, 1, 1, 1]
+    assert [each["enabled"] for each in said] == [True, True, True, False, True]
+
+
+def test_community_is_found_where_the_settings_of_communities_say(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMMUNITIES_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("COMMUNITIES_NETWORK_TOPIC", "/waku/2/rs/1/5")
+    monkeypatch.setenv("MAILSERVER_DATA_DIR", str(tmp_path / "elsewhere"))
+
+    assert main(["community", "create", "Garden"]) == 0
+
+    assert shown(tmp_path, capsys)[0]["network_topic"] == "/waku/2/rs/1/5"
+
+
 def test_community_is_made_of_a_key_that_nobody_else_may_read(tmp_path: Path, capsys: Capture) -> None:
     key = tmp_path / "owner.key"
     key.write_text(OWNER.secret.hex())

@@ -213,6 +213,7 @@ def test_network_topic_is_changed_by_a_command_and_by_nothing_else(data_dir: Pat
 
     refused = run_command("run", "--data-dir", data_dir, "--listen", "127.0.0.1:0", *other)
     changed = call("reindex", "--data-dir", data_dir, *other)
+    again = call("reindex", "--data-dir", data_dir, *other, "--json")
     with running_daemon(data_dir, *other) as daemon:
         after = ids(daemon)
         found = fetch(daemon, "--id", after.stdout.strip(), "--format", "raw")
@@ -221,5 +222,6 @@ def test_network_topic_is_changed_by_a_command_and_by_nothing_else(data_dir: Pat
     assert refused.returncode == 1
     assert "belong to the network topic /waku/2/rs/1/4, not /waku/2/rs/1/5" in refused.stderr
     assert (changed.returncode, changed.stdout) == (0, "1 envelope: message ids belong to /waku/2/rs/1/5\n")
+    assert json.loads(again.stdout) == {"envelopes": 1, "network_topic": "/waku/2/rs/1/5"}
     assert after.stdout.strip() == envelope_muid("/waku/2/rs/1/5", envelope).hex()
     assert found.stdout == fetched.stdout

@@ -94,3 +94,8 @@ class Overview:
     link: MagnetLink | None
     refused_link: str | None
     attempt: Attempt | None
+
+    @property
+    def problem(self) -> str | None:
+        """Why not all is here that is wanted; None if nothing is known against it."""
+        return self.refused_link or (None if self.attempt is None else self.attempt.problem)
