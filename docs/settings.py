@@ -47,6 +47,7 @@ IN_COMPOSE = {
     "GATEWAY_ADVERTISE": "Set it: the default is good for this machine only.",
     "GATEWAY_TRUSTED_PROXIES": "A proxy on this machine comes from Docker's own network: 172.16.0.0/12.",
     "COMMUNITIES_NETWORK_TOPIC": "The same as MAILSERVER_NETWORK_TOPIC.",
+    "COMMUNITIES_RPC": "No port of it is published.",
     "COMMUNITIES_ADVERTISE": "Set it, or COMMUNITIES_TRACKERS, or nobody finds us.",
     "SPARK_EXPORT_DRIVER_MEMORY": "COMPACTION_MEMORY is for the JVM and Python together, twice as much.",
     "SPARK_EXPORT_MAX_RUN_HOURS": "The container counts as unhealthy then.",

@@ -35,6 +35,8 @@ class ErrorCode(IntEnum):
     """The call, or its batch, took longer than allowed."""
     RESPONSE_TOO_LARGE = -32008
     """Earlier calls of the batch have filled the response, so this call was not made."""
+    COMMUNITY_REFUSED = -32009
+    """There is no such community or channel, or it cannot be changed in this way."""
 
 
 class RpcError(MailserverError):

@@ -14,12 +14,16 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mailserver import __version__
+from mailserver.api.communities import COMMUNITY_ERRORS, CommunityMethods
 from mailserver.app.communities_config import CommunitiesConfig
-from mailserver.app.community_members import run_members
+from mailserver.app.community_members import Members
 from mailserver.app.process import background, raise_file_limit
+from mailserver.app.rpc import serve_rpc
 from mailserver.community.folder import COMMUNITIES_FOLDER, make_communities_folder
+from mailserver.community.owner.folders import CommunityFolder
 from mailserver.community.owner.service import OwnerService, OwnerSettings
 from mailserver.data_dir.folder import DataDirInUse
 from mailserver.errors import StartupError
@@ -39,10 +43,14 @@ _SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What runs: the owner's half, and the torrent process that both halves share."""
+    """What runs: the owner's half, and the torrent process that both halves share.
+
+    `rpc_port`: of JSON-RPC; None if that is off.
+    """
 
     owners: OwnerService
     torrents: TorrentProcess
+    rpc_port: int | None
 
 
 async def run_communities(config: CommunitiesConfig) -> None:
@@ -83,14 +91,38 @@ async def serve_communities(
             open_arrivals(config.data_dir / STORE_FILE, config.network_topic) as arrivals,
         ):
             owners = OwnerService(folder, torrents, feed, arrivals, owner_settings(config), clock)
+            members = Members(config, torrents, clock)
             log.info("torrents listening port=%d", torrents.port)
             async with (
                 background(feed.run(), failed=failed),
                 background(_read(feed), failed=failed),
                 background(owners.run(), failed=failed),
-                background(run_members(config, torrents, clock), failed=failed),
+                background(members.run(), failed=failed),
+                _serve_rpc(config, owners, members, clock) as rpc_port,
             ):
-                yield Serving(owners, torrents)
+                yield Serving(owners, torrents, rpc_port)
+
+
+@contextlib.asynccontextmanager
+async def _serve_rpc(
+    config: CommunitiesConfig, owners: OwnerService, members: Members, clock: Clock
+) -> AsyncIterator[int | None]:
+    """Serve JSON-RPC, if the settings say so; yield the port."""
+    if not config.rpc:
+        yield None
+        return
+
+    def served(folder: CommunityFolder) -> dict[str, Any]:
+        community = owners.communities.get(folder.path)
+        seeded = None if community is None else community.publisher.seeded
+        return {
+            "seeding": None if seeded is None else seeded.info_hash.hex(),
+            "problem": (community and community.problem) or owners.problem or None,
+        }
+
+    methods = CommunityMethods(config.data_dir, config.network_topic, served, members.fetch_now, clock)
+    async with serve_rpc(config.rpc, config.rpc_token_file, methods.table(), COMMUNITY_ERRORS) as port:
+        yield port
 
 
 def owner_settings(config: CommunitiesConfig) -> OwnerSettings:

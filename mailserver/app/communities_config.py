@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from mailserver.app.config import LOG_LEVELS, Config, setting
+from mailserver.app.config import LOG_LEVELS, Config, parse_address, setting
 from mailserver.app.config_sources import Sources
 from mailserver.app.logs import LogFormat
 from mailserver.errors import ConfigError
@@ -62,6 +62,10 @@ class CommunitiesConfig:
     advertise: tuple[str, ...] = setting(
         (), "IP addresses and ports of ours that these magnet links name, for members without a tracker"
     )
+    rpc: str = setting("", "HOST:PORT to serve JSON-RPC of communities on, over HTTP and WebSocket (default: off)")
+    rpc_token_file: str = setting(
+        "", "file with the bearer token that JSON-RPC demands; required for any address but loopback (default: none)"
+    )
     log_level: str = setting("info", "lowest level to log: " + ", ".join(LOG_LEVELS))
     log_format: str = setting("text", "text: one line of key=value per event; json: one JSON object per event")
 
@@ -104,8 +108,11 @@ def check_communities_config(config: CommunitiesConfig) -> None:
     Raises:
         ConfigError: one has a value that is not allowed. It names the setting.
     """
-    if "\0" in str(config.data_dir):
-        raise ConfigError(f"data_dir: {str(config.data_dir)!r} is not a path")
+    for name in ("data_dir", "rpc_token_file"):
+        if "\0" in str(getattr(config, name)):
+            raise ConfigError(f"{name}: {str(getattr(config, name))!r} is not a path")
+    if config.rpc:
+        parse_address("rpc", config.rpc)
     if not config.network_topic:
         raise ConfigError("network_topic: it is empty")
     if not config.password:

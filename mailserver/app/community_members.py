@@ -9,9 +9,9 @@ from pathlib import Path
 from mailserver.app.communities_config import CommunitiesConfig
 from mailserver.app.wiring import CLIENT_ID
 from mailserver.codec.keys import Enode
-from mailserver.communities.channels import id_text
+from mailserver.communities.channels import CommunityId, id_text
 from mailserver.community.member.fetching import Fetched, OnProgress
-from mailserver.community.member.following import MemberSettings, open_member
+from mailserver.community.member.following import Member, MemberSettings, open_member
 from mailserver.community.member.joined import MemberFolder, MembershipError, memberships
 from mailserver.data_dir.folder import read_enode
 from mailserver.errors import StartupError, StoreError
@@ -28,34 +28,74 @@ PAUSE_S = 60.0
 """How long to leave a community alone whose files cannot be used."""
 
 
-async def run_members(config: CommunitiesConfig, torrents: TorrentProcess, clock: Clock) -> None:
-    """Work for all communities that were joined, and those that are joined meanwhile. Only cancelling ends this.
+class Members:
+    """The communities that were joined, while `run` runs.
 
     Args:
         torrents: shared with the owner's half.
         clock: the present, Unix seconds.
     """
-    settings = await member_settings(config, clock)
-    running: dict[MemberFolder, tuple[int, asyncio.Task[None]]] = {}
-    problem = ""
-    async with asyncio.TaskGroup() as group:
+
+    def __init__(self, config: CommunitiesConfig, torrents: TorrentProcess, clock: Clock) -> None:
+        self._config = config
+        self._torrents = torrents
+        self._clock = clock
+        self._at_work: dict[CommunityId, Member] = {}
+
+    async def run(self) -> None:
+        """Work for all communities that were joined, and those that are joined meanwhile. Only cancelling ends this."""
+        settings = await member_settings(self._config, self._clock)
+        running: dict[MemberFolder, tuple[int, asyncio.Task[None]]] = {}
+        problem = ""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                try:
+                    there = await asyncio.to_thread(_joined, self._config.data_dir)
+                    problem = ""
+                except MembershipError as error:
+                    if str(error) != problem:
+                        log.error("communities cannot be read error=%r", str(error))
+                    problem, there = str(error), {folder: changed for folder, (changed, _) in running.items()}
+                for folder, (changed, task) in [*running.items()]:
+                    if there.get(folder) != changed:
+                        task.cancel()
+                        await asyncio.wait([task])
+                        del running[folder]
+                for folder, changed in there.items():
+                    if folder not in running:
+                        running[folder] = changed, group.create_task(self._keep_following(folder, settings))
+                await asyncio.sleep(LOOK_INTERVAL_S)
+
+    def fetch_now(self, community: CommunityId, uri: str | None) -> None:
+        """Have a history fetched now: see `Member.fetch_now`.
+
+        Raises:
+            MembershipError: nobody works for this community.
+        """
+        member = self._at_work.get(community)
+        if member is None:
+            raise MembershipError(
+                f"community {id_text(community)} is not followed: it was not joined, or not {LOOK_INTERVAL_S:g} s ago, "
+                "or its files cannot be used"
+            )
+        member.fetch_now(uri)
+
+    async def _keep_following(self, folder: MemberFolder, settings: MemberSettings) -> None:
+        problem = ""
         while True:
             try:
-                there = await asyncio.to_thread(_joined, config.data_dir)
-                problem = ""
-            except MembershipError as error:
-                if str(error) != problem:
-                    log.error("communities cannot be read error=%r", str(error))
-                problem, there = str(error), {folder: changed for folder, (changed, _) in running.items()}
-            for folder, (changed, task) in [*running.items()]:
-                if there.get(folder) != changed:
-                    task.cancel()
-                    await asyncio.wait([task])
-                    del running[folder]
-            for folder, changed in there.items():
-                if folder not in running:
-                    running[folder] = changed, group.create_task(_keep_following(folder, torrents, settings))
-            await asyncio.sleep(LOOK_INTERVAL_S)
+                async with open_member(folder, self._torrents, settings) as member:
+                    log.info("following community=%s", id_text(folder.community))
+                    self._at_work[folder.community] = member
+                    await member.follow(lambda step, done, total: None)
+            except* (MembershipError, StoreError) as errors:
+                cause = str(_first(errors))
+                if cause != problem:
+                    log.error("community not followed community=%s error=%r", id_text(folder.community), cause)
+                problem = cause
+            finally:
+                self._at_work.pop(folder.community, None)
+            await asyncio.sleep(PAUSE_S)
 
 
 async def fetch_community(
@@ -101,21 +141,6 @@ def _joined(data_dir: Path) -> dict[MemberFolder, int]:
         with contextlib.suppress(FileNotFoundError):  # it was just left
             found[folder] = folder.record.stat().st_mtime_ns
     return found
-
-
-async def _keep_following(folder: MemberFolder, torrents: TorrentProcess, settings: MemberSettings) -> None:
-    problem = ""
-    while True:
-        try:
-            async with open_member(folder, torrents, settings) as member:
-                log.info("following community=%s", id_text(folder.community))
-                await member.follow(lambda step, done, total: None)
-        except* (MembershipError, StoreError) as errors:
-            cause = str(_first(errors))
-            if cause != problem:
-                log.error("community not followed community=%s error=%r", id_text(folder.community), cause)
-            problem = cause
-        await asyncio.sleep(PAUSE_S)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

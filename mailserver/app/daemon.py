@@ -25,13 +25,14 @@ from mailserver.app.control import CONTROL_ERRORS, ArchiveMethods, CatchupMethod
 from mailserver.app.history import History, open_history
 from mailserver.app.logs import RecentError, RecentErrors, recent_errors
 from mailserver.app.process import background, listen, raise_file_limit
+from mailserver.app.rpc import serve_rpc
 from mailserver.app.wiring import Reload, Server, catchup_settings
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.page_rules import Wrong
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.source import CatchupSettings
 from mailserver.codec.keys import Enode, PrivateKey
-from mailserver.data_dir.folder import load_or_make_key, locked, read_token, write_enode
+from mailserver.data_dir.folder import load_or_make_key, locked, write_enode
 from mailserver.data_dir.own_store import open_own_store
 from mailserver.errors import StartupError
 from mailserver.feed_socket.frames import FEED_FILE
@@ -219,8 +220,6 @@ async def _serve_rpc(
     if not config.rpc:
         yield
         return
-    from mailserver.api.server import RpcServer  # noqa: PLC0415 - its HTTP library takes 11 MB, and 0.2 s of the start
-
     filters = Filters(node.feed)
     methods = all_methods(
         node,
@@ -231,15 +230,11 @@ async def _serve_rpc(
         request_pow=config.request_pow,
         clock=clock,
     )
-    token = read_token(Path(config.rpc_token_file)) if config.rpc_token_file else None
-    server = RpcServer(Dispatcher(methods, KNOWN_ERRORS), token=token)
-    port = await listen(server.start, "rpc", config.rpc)
-    log.info("serving JSON-RPC port=%d token=%s", port, "no" if token is None else "yes")
-    try:
-        async with background(filters.run(), failed=failed):
-            yield
-    finally:
-        await server.stop()
+    async with (
+        serve_rpc(config.rpc, config.rpc_token_file, methods, KNOWN_ERRORS),
+        background(filters.run(), failed=failed),
+    ):
+        yield
 
 
 @contextlib.asynccontextmanager

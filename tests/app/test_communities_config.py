@@ -40,6 +40,8 @@ SETTINGS: dict[str, tuple[str, str, object]] = {
         '["192.0.2.1:6881", "[2001:db8::1]:7"]',
         ("192.0.2.1:6881", "[2001:db8::1]:7"),
     ),
+    "rpc": ("127.0.0.1:8546", '"127.0.0.1:8546"', "127.0.0.1:8546"),
+    "rpc_token_file": ("/etc/waku/token", '"/etc/waku/token"', "/etc/waku/token"),
     "log_level": ("debug", '"debug"', "debug"),
     "log_format": ("json", '"json"', "json"),
 }
@@ -93,6 +95,8 @@ def test_torrent_process_gets_its_settings() -> None:
     ("name", "value", "said"),
     [
         ("data_dir", Path("a\0b"), "is not a path"),
+        ("rpc_token_file", "a\0b", "is not a path"),
+        ("rpc", "8546", ""),
         ("network_topic", "", "it is empty"),
         ("password", "", "it is empty"),
         ("torrent_listen", "localhost:6881", "no IP address with a port"),

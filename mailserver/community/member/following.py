@@ -63,6 +63,8 @@ class Member:
         self._newest = NewestLink()
         self._changed = asyncio.Event()
         self._listed = asyncio.Event()
+        self._asked: list[str | None] = []
+        self._finished: MagnetLink | None = None
         self.ignored = 0
         """Messages of the special channel that the community has not signed."""
 
@@ -94,6 +96,15 @@ class Member:
             failed = await self._ask_once(await self._topics())
             uri = await self._newest_uri(on_progress)
         return fetched + await self._fetcher.fetch(uri, on_progress), failed
+
+    def fetch_now(self, uri: str | None = None) -> None:
+        """Let `follow` try the newest link at once, though it has failed a while ago, or was fetched.
+
+        Args:
+            uri: a link to be tried before, once, whoever has given it.
+        """
+        self._asked.append(uri)
+        self._changed.set()
 
     async def take(self, envelopes: Sequence[Envelope]) -> None:
         """Take what mailservers send: links, and messages of channels.
@@ -187,20 +198,24 @@ class Member:
         return link.uri
 
     async def _fetch_newest(self, link: MagnetLink | None, on_progress: OnProgress) -> None:
-        """Fetch the newest link, whenever there is one."""
+        """Fetch the newest link, whenever there is one, and whenever that is asked for."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
-            task = None if link is None else group.create_task(self._fetch(link, on_progress))
+            task = group.create_task(self._keep_fetching([], link, on_progress))
             while True:
                 self._changed.clear()
                 await self._until_due()
                 newest = self._newest.handle_timer(loop.time())
-                if newest is None:
+                asked, self._asked = self._asked, []
+                if newest is None and not asked:
                     continue
-                if task is not None:
-                    task.cancel()
-                    await asyncio.wait([task])
-                task = group.create_task(self._fetch(newest, on_progress))
+                link = newest or link
+                if None in asked:
+                    self._finished = None
+                task.cancel()
+                await asyncio.wait([task])
+                given = [uri for uri in asked if uri is not None]
+                task = group.create_task(self._keep_fetching(given, link, on_progress))
 
     async def _until_due(self) -> None:
         """Wait until the wait for other links is over, or there are others."""
@@ -209,28 +224,42 @@ class Member:
             async with asyncio.timeout_at(due):
                 await self._changed.wait()
 
-    async def _fetch(self, link: MagnetLink, on_progress: OnProgress) -> None:
-        while True:
+    async def _keep_fetching(self, given: Sequence[str], link: MagnetLink | None, on_progress: OnProgress) -> None:
+        """Try the links that were given once each, and then the newest one until it is fetched, or cannot be used."""
+        for uri in given:
+            with contextlib.suppress(CannotFetch):
+                await self._fetch(uri, on_progress)
+        while link is not None and link != self._finished:
             try:
-                fetched = await self._fetcher.fetch(link.uri, on_progress)
+                await self._fetch(link.uri, on_progress)
+                self._finished = link
             except CannotFetch as error:
                 if error.is_final:
-                    return
-            except StoreError as error:
-                log.error("history cannot be written community=%s error=%r", self._name, str(error))
-            else:
-                log.info(
-                    "history fetched community=%s downloaded=%d imported=%d messages=%d refused=%d",
-                    self._name,
-                    fetched.downloaded,
-                    fetched.imported,
-                    fetched.messages,
-                    fetched.refused,
-                )
-                return
-            finally:
-                self._listed.set()
-            await asyncio.sleep(RETRY_S)
+                    self._finished = link
+                else:
+                    await asyncio.sleep(RETRY_S)
+
+    async def _fetch(self, uri: str, on_progress: OnProgress) -> None:
+        """Try a link.
+
+        Raises:
+            CannotFetch: not all came, or it could not be written.
+        """
+        try:
+            fetched = await self._fetcher.fetch(uri, on_progress)
+        except StoreError as error:
+            log.error("history cannot be written community=%s error=%r", self._name, str(error))
+            raise CannotFetch(str(error), is_final=False) from error
+        finally:
+            self._listed.set()
+        log.info(
+            "history fetched community=%s downloaded=%d imported=%d messages=%d refused=%d",
+            self._name,
+            fetched.downloaded,
+            fetched.imported,
+            fetched.messages,
+            fetched.refused,
+        )
 
     async def _take_link(self, envelope: Envelope) -> None:
         assert self._special.key is not None, "it is a public chat"
