@@ -4,9 +4,8 @@ owner's service, links by a mailserver, torrents on loopback, members. All of th
 
 import asyncio
 import contextlib
-import itertools
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,9 +18,11 @@ from mailserver.app.communities_config import CommunitiesConfig
 from mailserver.app.control import SYNC, call_daemon
 from mailserver.client.mail_client import connect
 from mailserver.client.sealing import seal_envelope
+from mailserver.codec.keys import PrivateKey
 from mailserver.communities import links
 from mailserver.communities.channels import Channel, chat_channel
 from mailserver.communities.formats import PIECE_BYTES
+from mailserver.communities.index import DEPLOYED, SPEC
 from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.member.fetching import Fetched, OnProgress
 from mailserver.community.member.following import MemberSettings, open_member
@@ -32,7 +33,7 @@ from mailserver.community.owner import service
 from mailserver.community.owner.announcing import read_announced
 from mailserver.community.owner.folders import CommunityFolder
 from mailserver.community.owner.record import new_community
-from mailserver.ids.envelopes import read_meta, topic_of
+from mailserver.ids.envelopes import NS, content_topic_of, read_meta, topic_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.torrents.client import TorrentProcess
@@ -44,7 +45,7 @@ from spark_export.community_plan import SETTLE_S, missing_of
 from tests.app.daemons import Daemon, running
 from tests.community.member.torrents import LOOPBACK, quiet
 from tests.community.member.worlds import messages_of
-from tests.community.owner.samples import made_in, week
+from tests.community.owner.samples import OTHER_OWNER, OWNER, made_in, week
 from tests.mailservers import Clock
 from tests.waiting import until
 
@@ -64,9 +65,11 @@ def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class World:
-    """Two mailservers, of which the owner's service knows one, and the community.
+    """Two mailservers, of which the owner's service knows one, and two communities with the same channels.
 
-    `near` is the owner's mailserver, `far` knows nothing of it. `posted`: what `near` got for the channels, whenever.
+    `near` is the owner's mailserver, `far` knows nothing of it. `folder` is the community with the specification's
+    format, `opened` the one with that of status-go. `posted`: what `near` got for the channels, whenever. `payloads`:
+    what was sealed in each envelope, by its RLP.
     """
 
     clock: Clock
@@ -74,16 +77,18 @@ class World:
     near: Daemon
     far: Daemon
     folder: CommunityFolder
+    opened: CommunityFolder
     served: Serving
     posted: list[Envelope] = field(default_factory=list)
-    texts: Iterable[int] = field(default_factory=itertools.count)
+    payloads: dict[bytes, bytes] = field(default_factory=dict)
 
     async def seal(self, channel: Channel) -> Envelope:
         """A message, created at this moment."""
         assert channel.key is not None
-        text = f"message {next(iter(self.texts))}".encode()
-        now = int(self.clock.now)
-        return await seal_envelope(text, channel.key, channel.topic, ttl=50, min_pow=0.002, now=now)
+        payload, now = f"message {len(self.payloads)}".encode(), int(self.clock.now)
+        envelope = await seal_envelope(payload, channel.key, channel.topic, ttl=50, min_pow=0.002, now=now)
+        self.payloads[envelope.raw] = payload
+        return envelope
 
     async def post(self, *channels: Channel) -> list[Envelope]:
         """Post messages to both mailservers."""
@@ -99,26 +104,28 @@ class World:
         (progress,) = await call_daemon(self.near.config.data_dir, SYNC, asked, lambda progress: None)
         return int(progress["stored"])
 
-    async def export(self) -> int:
-        """Run the job, once it is on disk that nothing is being fetched; return how many archives it has made."""
+    async def export(self) -> set[int]:
+        """Run the job, once it is on disk that nothing is being fetched; return how many archives communities got."""
         communities, store = self.folder.path.parent, self.near.config.data_dir / STORE_FILE
         await until(lambda: not missing_of([store]))
         config = ExportConfig(communities, (store,), missing=missing_of([store]))
         report = await asyncio.to_thread(make_archives, self.spark, config, now=self.clock.now)
-        return sum(each.archives for each in report.communities)
+        assert len(report.communities) == 2
+        return {each.archives for each in report.communities}
 
     async def until_announced(self, pieces: int) -> None:
-        """Wait until a torrent with so many pieces of `data` was announced."""
-        await until(lambda: self._announced() == pieces * PIECE_BYTES, PATIENCE_S)
+        """Wait until torrents with so many pieces of `data` were announced."""
+        await until(lambda: self._announced() == {pieces * PIECE_BYTES}, PATIENCE_S)
 
-    def _announced(self) -> int:
-        announced = read_announced(self.folder.announced)
-        return 0 if announced is None else announced.data_bytes
+    def _announced(self) -> set[int]:
+        announced = [read_announced(folder.announced) for folder in (self.folder, self.opened)]
+        return {0 if each is None else each.data_bytes for each in announced}
 
     async def uploaded(self) -> int:
-        """How many bytes the owner has sent of its torrent."""
-        (torrent,) = (await self.served.torrents.statistics()).torrents
-        return torrent.uploaded_bytes
+        """How many bytes of `folder` the owner has sent."""
+        seeded = self.served.owners.communities[self.folder.path].publisher.seeded
+        torrents = (await self.served.torrents.statistics()).torrents
+        return sum(each.uploaded_bytes for each in torrents if seeded and each.info_hash == seeded.info_hash)
 
     def of_week(self, number: int) -> list[bytes]:
         """What was posted of a week, and the owner's mailserver has."""
@@ -130,10 +137,10 @@ class World:
         key = key_from_password(self.near.config.password)
         return MemberSettings((), key, DEFAULT_NETWORK_TOPIC, "test/1", self.clock)
 
-    def member(self, path: Path) -> MemberFolder:
+    def member(self, path: Path, of: CommunityFolder) -> MemberFolder:
         """A new member, who asks both mailservers."""
-        folder = membership(path, self.folder.id)
-        folder.write(Joined(self.folder.id, ("garden general", "garden news"), (self.near.enode, self.far.enode)))
+        folder = membership(path, of.id)
+        folder.write(Joined(of.id, ("garden general", "garden news"), (self.near.enode, self.far.enode)))
         return folder
 
 
@@ -148,10 +155,14 @@ async def running_world(tmp_path: Path, spark: SparkSession) -> AsyncIterator[Wo
     data_dir = tmp_path / "near"
     for name in ("near", "far"):
         (tmp_path / name).mkdir()
-    community = new_community("Garden", "spec", DEFAULT_NETWORK_TOPIC, int(clock.now))
-    for channel in (GENERAL, NEWS):
-        community = community.with_channel(channel)
-    folder = made_in(data_dir / COMMUNITIES_FOLDER, community)
+
+    def make(form: str, key: PrivateKey) -> CommunityFolder:
+        community = new_community("Garden", form, DEFAULT_NETWORK_TOPIC, int(clock.now))
+        for channel in (GENERAL, NEWS):
+            community = community.with_channel(channel)
+        return made_in(data_dir / COMMUNITIES_FOLDER, community, key)
+
+    folder, opened = make(SPEC, OWNER), make(DEPLOYED, OTHER_OWNER)
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     config = CommunitiesConfig(data_dir, torrent_listen=address, advertise=(address,))
@@ -160,7 +171,7 @@ async def running_world(tmp_path: Path, spark: SparkSession) -> AsyncIterator[Wo
         near = await stack.enter_async_context(running(data_dir, clock=clock, feed_socket=True))
         failed = asyncio.Event()
         served = await stack.enter_async_context(serve_communities(config, clock, failed.set))
-        yield World(clock, spark, near, far, folder, served)
+        yield World(clock, spark, near, far, folder, opened, served)
         assert not failed.is_set()
 
 
@@ -211,14 +222,14 @@ async def test_members_hold_exactly_what_was_posted_to_the_owners_mailserver(
         await post(world.far, [late])
 
         world.clock.now = week(0).upper + SETTLE_S - 1
-        assert await world.export() == 0
+        assert await world.export() == {0}
         world.clock.now += 1
-        assert await world.export() == 1
+        assert await world.export() == {1}
         await world.until_announced(pieces=1)
         (recent,) = await world.post(GENERAL)
 
         # Who joins now gets the link from what mailservers have stored.
-        member = world.member(tmp_path / "member")
+        member = world.member(tmp_path / "member", world.folder)
         async with TorrentProcess(LOOPBACK) as torrents, open_member(member, torrents, world.settings) as newcomer:
             fetched, failed = await newcomer.fetch_once(None, quiet)
         assert (fetched, failed) == (Fetched(downloaded=1, imported=1, messages=21), [])
@@ -246,7 +257,7 @@ async def test_members_hold_exactly_what_was_posted_to_the_owners_mailserver(
                 assert await world.fetch_from_far(late.created) == 1
                 world.posted.append(late)
                 world.clock.now = week(1).upper + SETTLE_S
-                assert await world.export() == 2
+                assert await world.export() == {2}
                 await world.until_announced(pieces=3)
                 await asyncio.wait_for(downloaded.wait(), PATIENCE_S)
         assert states(member) == [State.IMPORTED, State.DOWNLOADED, State.DOWNLOADED]
@@ -263,8 +274,18 @@ async def test_members_hold_exactly_what_was_posted_to_the_owners_mailserver(
         assert world.folder.data.read_bytes().startswith(published)
 
         # Who joins from nothing has the same.
-        last = world.member(tmp_path / "last")
+        last = world.member(tmp_path / "last", world.folder)
         async with TorrentProcess(LOOPBACK) as torrents, open_member(last, torrents, world.settings) as newcomer:
             fetched, _ = await newcomer.fetch_once(None, quiet)
         assert fetched == Fetched(downloaded=3, imported=3, messages=len(world.posted))
         assert messages_of(last.history) == messages_of(member.history)
+
+        # And who joins the other community has it opened.
+        opened = world.member(tmp_path / "last", world.opened)
+        async with TorrentProcess(LOOPBACK) as torrents, open_member(opened, torrents, world.settings) as newcomer:
+            fetched, _ = await newcomer.fetch_once(None, quiet)
+        assert fetched == Fetched(downloaded=3, imported=3, messages=len(world.posted))
+        assert [message[:4] for message in messages_of(opened.history)] == sorted(
+            (each.created * NS, each.hash(), content_topic_of(each.topic), world.payloads[each.raw])
+            for each in world.posted
+        )
