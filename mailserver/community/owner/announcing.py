@@ -20,6 +20,7 @@ from mailserver.errors import ConnectionLost
 from mailserver.feed_socket.client import FeedClient, PostUnanswered
 from mailserver.files import write_atomically
 from mailserver.handoff.json_records import Record, count_of, field_of, read_record
+from mailserver.waku.envelope import Topic
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,12 @@ class Announcer:
         self._wall_clock = wall_clock
         self._turn = asyncio.Lock()
 
+    @property
+    def topics(self) -> frozenset[Topic] | None:
+        """The only topics that the daemon takes; None if it takes all, or is not connected."""
+        terms = self._feed.terms
+        return None if terms is None else terms.topics
+
     async def announce(
         self, path: Path, community: CommunityId, key: PrivateKey, uri: str, info_hash: bytes, data_bytes: int
     ) -> Announced:
@@ -125,7 +132,8 @@ class Announcer:
         except (ConnectionLost, TooMuchWork) as error:
             raise CommunityError(f"magnet link was not posted: {error}") from error
         if refusal is not None:
-            raise CommunityError(f"the mailserver does not take the magnet link: {refusal.text}")
+            topic = f"0x{channel.topic.hex()}"
+            raise CommunityError(f"the mailserver does not take the magnet link on topic {topic}: {refusal.text}")
         announced = Announced(info_hash, data_bytes, clock, int(now))
         try:
             await asyncio.to_thread(write_atomically, path, announced.encode())

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mailserver.codec.keys import PrivateKey
-from mailserver.communities.channels import CommunityId, community_id, id_text, parse_id
+from mailserver.communities.channels import CommunityId, community_id, id_text, parse_id, special_channel
 from mailserver.community.folder import MAX_COMMUNITIES, OWNED_FILE, make_communities_folder
 from mailserver.community.owner.record import RECORD_VERSION, Community, CommunityError
 from mailserver.errors import DecodeError
@@ -113,6 +113,8 @@ class CommunityFolder:
             if not try_lock(lock):
                 raise CommunityError(f"{self.path}: another command is changing this community")
             changed = change(self.read())
+            if special_channel(self.id).topic in changed.topics:
+                raise CommunityError("the special channel of magnet links is no channel for people")
             write_atomically(self.path / OWNED_FILE, _text(changed))
         return changed
 

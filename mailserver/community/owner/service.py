@@ -100,6 +100,17 @@ class OwnedCommunity:
         if self._removed_at is None or abs(now - self._removed_at) >= REMOVE_EVERY_S:
             await self._remove_holdings(self.record, now)
             self._removed_at = now
+        self._check_heard(self.record, now)
+
+    def _check_heard(self, record: Community, now: float) -> None:
+        """Check that the mailserver takes the topics of all channels: what it does not take is in no archive."""
+        topics = self._announcer.topics
+        if topics is None:
+            return
+        for channel in record.channels:
+            if channel.topic not in topics and (channel.until is None or now < channel.until):
+                said = f"channel {channel.name}, topic 0x{channel.topic.hex()}"
+                raise CommunityError(f"the mailserver does not take {said}: see its --archive-topics")
 
     async def _announce(self, key: PrivateKey, now: float, settings: OwnerSettings) -> None:
         info = self.publisher.seeded

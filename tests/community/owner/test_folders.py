@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.communities.channels import community_id, id_text
+from mailserver.communities.channels import community_id, id_text, special_channel
 from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.owner import folders
 from mailserver.community.owner.folders import KEY_FILE, LOCK_FILE, create, folder_of, named, owned
@@ -30,6 +30,16 @@ def test_community_is_there_with_its_key_which_others_cannot_read(communities: P
     assert communities.stat().st_mode & 0o777 == folder.path.stat().st_mode & 0o777 == 0o700
     assert communities.parent.stat().st_mode & 0o777 == 0o700
     assert [each.name for each in communities.iterdir()] == [id_text(folder.id)]
+
+
+def test_special_channel_is_no_channel_of_the_community(communities: Path) -> None:
+    folder = made_in(communities)
+    special = special_channel(folder.id)
+
+    with pytest.raises(CommunityError, match="special channel"):
+        folder.change(lambda community: community.with_channel(special))
+
+    assert folder.read() == garden()
 
 
 def test_community_is_made_once(communities: Path) -> None:

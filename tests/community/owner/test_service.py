@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.communities.channels import community_id, special_channel
 from mailserver.community.owner.announcing import Announced, read_announced
 from mailserver.community.owner.folders import CommunityFolder
 from mailserver.community.owner.record import CommunityError
 from mailserver.torrents.info import PIECE_BYTES
 from mailserver.torrents.magnet import MagnetLink
+from mailserver.waku.acceptance import Requirements
+from mailserver.waku.bloom import Interest
 from tests.community.owner.samples import (
     ATTIC,
     GARDEN,
@@ -24,6 +27,7 @@ from tests.community.owner.samples import (
     sealed,
     week,
 )
+from tests.community.owner.samples import OWNER as COMMUNITY_KEY
 from tests.community.owner.serving import communities_of, info_hash_of, make_week, serving
 from tests.feed_socket.worlds import World, running_world
 from tests.mailservers import Clock, stored
@@ -226,6 +230,26 @@ async def test_what_is_wrong_with_one_community_is_told_once_and_the_others_go_o
         make_week(folder, 0)
         await serve.until_announced(folder, 1)
         assert serve.owners.problems == []
+
+
+async def test_channel_that_the_mailserver_does_not_take_is_a_problem_while_it_holds(
+    tmp_path: Path, clock: Clock
+) -> None:
+    topics = frozenset({GARDEN, special_channel(community_id(COMMUNITY_KEY.public_key)).topic})
+    async with running_world(
+        tmp_path, wall_clock=clock, requirements=Requirements(0.0, Interest(topics=topics))
+    ) as world:
+        folder = made_in(communities_of(world), garden(GARDEN, KITCHEN))
+        make_week(folder, 0)
+        async with serving(world, clock) as serve:
+            await serve.until_announced(folder, 1)
+            said = f"channel {channel(KITCHEN).name}, topic 0x00000002"
+            assert serve.owners.problems == [f"the mailserver does not take {said}: see its --archive-topics"]
+
+            folder.change(lambda community: community.without_channel(channel(KITCHEN).name, at=int(clock.now)))
+            await serve.owners.look()
+
+            assert serve.owners.problems == []
 
 
 async def test_damaged_next_index_leaves_what_is_published_as_it_is(
