@@ -152,15 +152,16 @@ def _acknowledge(arguments: argparse.Namespace) -> None:
 def _communities(arguments: argparse.Namespace) -> None:
     stores = tuple(Path(store) for store in arguments.store)
     with recorded_upkeep(stores, Task.COMMUNITIES, explain), _spark(arguments) as spark:
+        now = int(time.time())
         config = CommunitiesConfig(
             Path(arguments.communities),
             stores,
             arguments.archive,
             settle_s=int(float(arguments.settle_hours) * SECONDS_PER_HOUR),
             period_s=max(1, int(float(arguments.range_days) * SECONDS_PER_DAY)),
-            missing=missing_of(stores),
+            missing=missing_of(stores, now),
         )
-        report = make_archives(spark, config, now=time.time())
+        report = make_archives(spark, config, now=now)
         _print(arguments, report.as_json(), report.as_words())
 
 

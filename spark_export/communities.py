@@ -98,7 +98,7 @@ class CommunitiesReport:
             yield f"{said}, {each.messages:,} messages, {each.bytes:,} bytes"
             if each.waiting:
                 first = utc_text(each.waiting[0].lower)
-                yield f"  {len(each.waiting)} ranges from {first} on wait: messages of them are still being fetched"
+                yield f"  {len(each.waiting)} ranges from {first} on wait: messages of them are still to be fetched"
             for count, what in (
                 (each.unopened, "envelopes that no key of their channel opens are left out"),
                 (each.damaged, "envelopes that are damaged, or without an id, are left out"),

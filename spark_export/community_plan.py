@@ -15,9 +15,11 @@ from mailserver.communities.formats import TimeRange
 from mailserver.communities.index import DEPLOYED
 from mailserver.communities.ranges import PERIOD_S, range_of
 from mailserver.community.owner.record import Community
+from mailserver.data_dir.running import is_running, was_run
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import Topic
 from spark_export.community_encoding import RangeWork
+from spark_export.store import last_reception
 
 SETTLE_S = 3600
 """How long after its end a range waits for late envelopes, if the settings say nothing else: clocks differ."""
@@ -43,7 +45,8 @@ class Due:
 
     def is_awaited(self, time_range: TimeRange) -> bool:
         """Whether messages of a range are missing, and may still be fetched."""
-        return any(each.overlaps(time_range) and each.upper > self.now - KEPT_ELSEWHERE_S for each in self.missing)
+        since = self.now - KEPT_ELSEWHERE_S
+        return any(each.overlaps(time_range) and min(each.upper, time_range.upper) > since for each in self.missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +109,22 @@ def _keys(community: Community) -> Mapping[Topic, tuple[bytes, ...]]:
     return {topic: tuple(each) for topic, each in keys.items()}
 
 
-def missing_of(stores: Iterable[Path]) -> tuple[TimeRange, ...]:
-    """The times of creation of which the mailservers of some stores still fetch envelopes.
+def missing_of(stores: Iterable[Path], now: int) -> tuple[TimeRange, ...]:
+    """The times of creation of which the mailservers of some stores still fetch envelopes, or will.
+
+    What was missed is fetched first, and archived then (61/STATUS "Serving archives for missed messages"). While no
+    mailserver runs, none has what is posted since the last reception of all, and they fetch that when they run again.
 
     Raises:
         CatchupError: what one of them says cannot be read.
+        ExportError: a store cannot be read.
     """
-    awaited = (each for store in stores for each in open_ledger(store.parent).awaited)
-    return tuple(TimeRange(each.lower, each.upper + 1) for each in awaited)
+    paths = [*stores]
+    awaited = [each for store in paths for each in open_ledger(store.parent).awaited]
+    missing = [TimeRange(each.lower, each.upper + 1) for each in awaited]
+    of_mailservers = [store for store in paths if was_run(store.parent)]
+    if not any(is_running(store.parent) for store in of_mailservers):
+        received = [last for store in of_mailservers if (last := last_reception(store)) is not None]
+        if received and max(received) < now:
+            missing.append(TimeRange(max(received), now))
+    return tuple(missing)

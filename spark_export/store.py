@@ -113,6 +113,17 @@ def check_network_topic(paths: Iterable[Path], network_topic: str) -> None:
             )
 
 
+def last_reception(path: Path) -> int | None:
+    """When a store received its last envelope, in Unix seconds; None if it is empty.
+
+    Raises:
+        ExportError: it cannot be read.
+    """
+    with connect(path) as connection:
+        ((last,),) = connection.execute("SELECT max(received) FROM envelopes")
+    return None if last is None else int(last)
+
+
 def oldest_day(path: Path) -> int | None:
     """The oldest UTC day of reception that a store has rows of; None if it is empty.
 

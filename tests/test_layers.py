@@ -103,6 +103,7 @@ EXPORT_SEES = (
     "mailserver.codec.varint",
     "mailserver.communities",
     "mailserver.community.owner",
+    "mailserver.data_dir.running",
     "mailserver.errors",
     "mailserver.files",
     "mailserver.handoff",

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from mailserver.catchup.compared import Compared
 from mailserver.catchup.ledger import CatchupError
 from mailserver.catchup.progress import Progress, State
 from mailserver.codec.keys import Enode
+from mailserver.data_dir.running import CONTROL_FILE
 from mailserver.errors import ConnectionLost, MailserverError, StartupError, StoreError
 from mailserver.live.intake import Clock
 from mailserver.monitoring.state import Monitoring
@@ -33,8 +33,6 @@ from mailserver.waku.acceptance import Acceptance
 from mailserver.waku.envelope import MAX_U32
 
 log = logging.getLogger(__name__)
-
-CONTROL_FILE = "control"
 
 MAX_CONNECTIONS = 16
 """Maximum number of commands that talk to the daemon at the same time."""
@@ -252,19 +250,6 @@ async def call_daemon(data_dir: Path, method: str, params: Mapping[str, Json], o
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
-
-
-def is_running(data_dir: Path) -> bool:
-    """Whether a daemon listens in a data directory, be it ours or another user's."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        try:
-            with short_path(data_dir / CONTROL_FILE) as path:
-                asking.connect(path)
-        except PermissionError:
-            return True
-        except OSError:
-            return False
-        return True
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:

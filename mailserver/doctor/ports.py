@@ -5,10 +5,10 @@ import socket
 from ipaddress import ip_address
 
 from mailserver.app.config import Config, parse_address
-from mailserver.app.control import is_running
 from mailserver.app.wiring import CLIENT_ID
 from mailserver.client.mail_client import connect
 from mailserver.data_dir.folder import read_enode
+from mailserver.data_dir.running import is_running
 from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.errors import MailserverError
 

@@ -17,7 +17,6 @@ from mailserver.api.dispatch import Dispatcher, Method
 from mailserver.api.params import Fields, Json, text
 from mailserver.app.control import (
     CONTROL_ERRORS,
-    CONTROL_FILE,
     MAX_CONNECTIONS,
     MAX_LINE_BYTES,
     SYNC,
@@ -29,6 +28,7 @@ from mailserver.app.control import (
 from mailserver.catchup import source as source_module
 from mailserver.catchup.command import ATTEMPTS
 from mailserver.codec.keys import Enode
+from mailserver.data_dir.running import CONTROL_FILE
 from mailserver.errors import ConnectionLost, StartupError
 from tests.catchup.running import catching_up, hurry
 from tests.catchup.servers import DAY, Archive, Asked, make_envelopes, serving

@@ -13,11 +13,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from mailserver.app.control import CONTROL_FILE
 from mailserver.client.sealing import seal_request
 from mailserver.codec import rlp
 from mailserver.data_dir.folder import ENODE_FILE, KEY_FILE
 from mailserver.data_dir.gateway_files import ADDRESSES_FILE, GATEWAY_KEY_FILE, GATEWAY_LOCK_FILE
+from mailserver.data_dir.running import CONTROL_FILE
 from mailserver.feed_socket.frames import FEED_FILE
 from mailserver.files import OTHERS_MAY
 from mailserver.gateway.index.schema import INDEX_FILE

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.app.control import CONTROL_FILE
+from mailserver.data_dir.running import CONTROL_FILE
 from tests.integration.daemons import run_command, running_daemon
 
 pytestmark = pytest.mark.integration

@@ -12,9 +12,14 @@ from mailserver.communities.channels import Channel
 from mailserver.communities.formats import TimeRange
 from mailserver.communities.index import DEPLOYED
 from mailserver.community.owner.record import Community, new_community
+from mailserver.data_dir.folder import KEY_FILE
+from mailserver.data_dir.running import CONTROL_FILE
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.net.unix_socket import bind_private
+from mailserver.store.interface import NewEnvelope
 from spark_export.community_plan import KEPT_ELSEWHERE_S, Due, Plan, missing_of, plan_community
-from tests.community.owner.samples import GARDEN, KITCHEN, channel, garden, week
+from tests.community.owner.samples import GARDEN, KITCHEN, channel, garden, sealed, week
+from tests.spark_export.samples import put
 
 KEYS = b"k" * 16
 
@@ -119,4 +124,27 @@ async def test_missed_times_that_a_source_owes_are_awaited_with_their_last_secon
             ledger.account(NodeId(bytes(64))).add(Range(missed.lower, missed.upper + 50))
         await ledger.save()
 
-    assert missing_of(stores) == (TimeRange(5, 10), TimeRange(105, 110))
+    assert missing_of(stores, 1000) == (TimeRange(5, 10), TimeRange(105, 110))
+
+
+def test_while_no_mailserver_runs_what_is_posted_is_missed_until_one_runs_again(tmp_path: Path) -> None:
+    stores = [tmp_path / name / "mailserver.db" for name in ("a", "b", "copy")]
+    now, last = week(2).lower, [week(0).lower, week(0).lower + 5, week(1).lower]
+    for store, received in zip(stores, last, strict=True):
+        put(store, [NewEnvelope(received, received, GARDEN, sealed(received).hash(), sealed(received).raw)])
+    for store in stores[:2]:
+        (store.parent / KEY_FILE).touch()
+
+    assert missing_of(stores, now) == (TimeRange(last[1], now),)
+    assert missing_of(stores[2:], now) == ()
+    with bind_private(stores[0].parent / CONTROL_FILE) as control:
+        control.listen()
+        assert missing_of(stores, now) == ()
+    assert missing_of(stores, last[1]) == ()
+
+
+def test_range_of_which_nobody_has_messages_any_more_does_not_wait_for_a_mailserver() -> None:
+    plan = plan_of(garden(), due(5, TimeRange(week(0).lower, week(6).lower)))
+
+    assert [time_range for time_range, _ in ranges(plan)] == [week(0)]
+    assert [*plan.waiting] == [*map(week, range(1, 6))]
