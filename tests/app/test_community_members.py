@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -90,6 +91,30 @@ async def test_community_that_announces_the_torrent_of_another_is_refused_and_ha
         await until(lambda: imported(folder) == 2, 60)
 
     assert refused() == "its name is not the id of the community"
+
+
+async def test_folder_that_is_of_no_community_is_reported_once_and_the_others_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = membership(tmp_path, COMMUNITY)
+    folder.write(Joined(COMMUNITY))
+
+    def reports() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
+
+    caplog.set_level(logging.INFO)
+    async with TorrentProcess(LOOPBACK) as torrents, serving(tmp_path, torrents):
+        await until(folder.history.exists)
+        stray = tmp_path / "communities" / "0x01" / "member" / "member.json"
+        stray.parent.mkdir(parents=True)
+        stray.write_text("{}")
+        await until(lambda: len(reports()) == 1)
+        folder.write(Joined(COMMUNITY, choice=Latest()))
+        stray.unlink()
+        await until(lambda: sum("following community" in each.getMessage() for each in caplog.records) == 2)
+
+    assert len(reports()) == 1
+    assert "community id" in reports()[0]
 
 
 async def test_community_that_cannot_be_read_is_reported_once_and_taken_up_later(
