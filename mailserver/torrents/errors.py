@@ -10,6 +10,7 @@ class Refusal(Enum):
 
     MALFORMED = "its metadata cannot be read"
     NAME = "its name is not one for a folder"
+    COMMUNITY = "its name is not the id of the community"
     FILES = "its files are not data and index"
     SIZES = "the sizes of its files are not possible"
     PIECE_LENGTH = "its pieces have another length than 102,400 bytes"

@@ -122,6 +122,7 @@ async def test_community_that_is_joined_is_followed_and_fetched(rpc: Running, tm
         seeded, made = Seeded(owner, tmp_path / "owner"), weeks(4)
         await post(rpc.daemon.enode, [await announcement(await seeded.publish(made), now_ms())])
 
+        assert "is not followed" in (await rpc.answer("fetch", community))["error"]["message"]
         assert (await rpc("join", {"community": community}))["messages"] == 0
         followed = await rpc.until({"messages": 1, "problem": None}, "status", community)
         made = weeks(4, 5)

@@ -171,7 +171,11 @@ async def running_world(tmp_path: Path, spark: SparkSession) -> AsyncIterator[Wo
         near = await stack.enter_async_context(running(data_dir, clock=clock, feed_socket=True))
         failed = asyncio.Event()
         served = await stack.enter_async_context(serve_communities(config, clock, failed.set))
-        yield World(clock, spark, near, far, folder, opened, served)
+        try:
+            yield World(clock, spark, near, far, folder, opened, served)
+        finally:
+            far.task.cancel()  # a signal reaches the last daemon that has begun, and no other
+            await asyncio.wait([far.task])
         assert not failed.is_set()
 
 

@@ -23,7 +23,7 @@ from mailserver.community.member.replacing import DownloadLost
 from mailserver.errors import DecodeError, MailserverError
 from mailserver.files import PRIVATE_FOLDER, make_folder, write_atomically
 from mailserver.torrents.client import Progress, TorrentProcess
-from mailserver.torrents.errors import LinkRefused, TorrentError, TorrentRefused
+from mailserver.torrents.errors import LinkRefused, Refusal, TorrentError, TorrentRefused
 from mailserver.torrents.info import DATA_FILE, INDEX_FILE, TorrentInfo
 from mailserver.torrents.magnet import MagnetLink
 
@@ -89,7 +89,7 @@ class Fetcher:
         """Begin.
 
         Args:
-            name: of the community, for the log.
+            name: the community's id, as `id_text` writes it: that of its torrents, too (61/STATUS "Torrents").
             folder: the member's, where `history` is.
         """
         self._name = name
@@ -150,6 +150,8 @@ class Fetcher:
             link = MagnetLink.decode(uri)
             on_progress("looking for the torrent", 0, None)
             info = await self._torrents.metadata(link)
+            if info.name != self._name:  # else a community could have us take the torrent of another for its own
+                raise TorrentRefused(Refusal.COMMUNITY)
             await self._enter(info)
             await self._fetch_pieces(info, link, [info.index_pieces], "fetching the index", on_progress)
             index = await on_disk(self._read_index, info)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mailserver.codec.keys import PrivateKey
+from mailserver.communities.channels import community_id, id_text
 from mailserver.communities.formats import CommunityMessage, EncodedArchive, Format, TimeRange
 from mailserver.communities.index import IndexEntry, encode_index, entry_of
 from mailserver.communities.spec_format import SpecFormat
@@ -18,6 +19,8 @@ SPEC_FORMAT = SpecFormat(NETWORK_TOPIC)
 TOPICS = tuple(f"/waku/1/0x0000000{number}/rfc26" for number in range(1, 4))
 OWNER = PrivateKey(bytes([7]) * 32)
 FOREIGNER = PrivateKey(bytes([8]) * 32)
+NAME = id_text(community_id(OWNER.public_key))
+"""Of torrents, if a test says nothing else."""
 
 
 def sealed(second: int, text: str = "", topic: str = TOPICS[0], form: SpecFormat = SPEC_FORMAT) -> CommunityMessage:
@@ -44,7 +47,7 @@ class Published:
         self.entries.append(entry)
         return entry
 
-    def write(self, folder: Path, name: str = "community") -> TorrentInfo:
+    def write(self, folder: Path, name: str = NAME) -> TorrentInfo:
         """Write the files, and make their torrent."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "data").write_bytes(self.data)

@@ -19,7 +19,7 @@ from mailserver.files import make_folder
 from mailserver.torrents.client import TorrentProcess
 from mailserver.torrents.magnet import MagnetLink
 from mailserver.torrents.making import make_torrent
-from tests.community.member.publishing import NETWORK_TOPIC, TOPICS, Published, published, sealed
+from tests.community.member.publishing import NAME, NETWORK_TOPIC, TOPICS, Published, published, sealed
 from tests.community.member.torrents import HASTY, LOOPBACK, Seeded, quiet
 from tests.community.member.worlds import NOW, WEEK_S, messages_of, week
 from tests.torrents.processes import LIAR
@@ -37,7 +37,7 @@ async def fetcher(
 ) -> AsyncIterator[tuple[Fetcher, History]]:
     make_folder(folder)
     async with open_history(folder / HISTORY_FILE) as history:
-        made = Fetcher("community", folder, history, torrents, choice, NETWORK_TOPIC, lambda: NOW)
+        made = Fetcher(NAME, folder, history, torrents, choice, NETWORK_TOPIC, lambda: NOW)
         try:
             yield made, history
         finally:
@@ -374,7 +374,7 @@ async def test_index_that_does_not_parse_is_refused(
     seeded = Seeded(owner, tmp_path / "owner")
     weeks(4).write(seeded.folder)
     (seeded.folder / "index").write_bytes(b"\xff" * 50)
-    info = make_torrent(seeded.folder, "community")
+    info = make_torrent(seeded.folder, NAME)
     await owner.seed(info, seeded.folder)
     link = MagnetLink(info.info_hash, peers=(("127.0.0.1", owner.port),))
 

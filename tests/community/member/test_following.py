@@ -12,7 +12,7 @@ from mailserver.client.mail_client import connect
 from mailserver.client.sealing import seal_envelope
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.communities import links
-from mailserver.communities.channels import chat_channel, community_id, special_channel
+from mailserver.communities.channels import Channel, chat_channel, community_id, special_channel
 from mailserver.communities.choosing import Latest
 from mailserver.communities.links import MagnetLink, encode_link
 from mailserver.community.member import following
@@ -44,12 +44,12 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-async def announcement(uri: str, clock: int, key: PrivateKey = OWNER) -> Envelope:
+async def announcement(uri: str, clock: int, key: PrivateKey = OWNER, special: Channel = SPECIAL) -> Envelope:
     """The envelope of a link."""
-    assert SPECIAL.key is not None
+    assert special.key is not None
     payload = encode_link(MagnetLink(clock, uri), key)
     return await seal_envelope(
-        payload, SPECIAL.key, SPECIAL.topic, ttl=50, min_pow=0.002, now=int(time.time()), signing_key=key
+        payload, special.key, special.topic, ttl=50, min_pow=0.002, now=int(time.time()), signing_key=key
     )
 
 
