@@ -21,6 +21,7 @@ from mailserver.api.methods import KNOWN_ERRORS, all_methods
 from mailserver.api.waku import Dialect
 from mailserver.app import policy
 from mailserver.app.config import Config
+from mailserver.app.config_check import check_engine
 from mailserver.app.control import CONTROL_ERRORS, ArchiveMethods, CatchupMethods, ControlSocket, StatusMethods
 from mailserver.app.history import History, open_history
 from mailserver.app.logs import RecentError, RecentErrors, recent_errors
@@ -65,9 +66,11 @@ async def run_daemon(config: Config, reload: Reload) -> None:
     """Run until SIGTERM or SIGINT. SIGHUP applies changed settings.
 
     Raises:
+        ConfigError: nothing does with the engine of the store yet what the settings ask for.
         StartupError: the data directory, the key or the port cannot be used.
         StoreError: the store cannot be opened.
     """
+    check_engine(config)
     raise_file_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -78,7 +81,7 @@ async def run_daemon(config: Config, reload: Reload) -> None:
         named, config = config, policy.without_ourselves(config, key.public_key)
         settings, metrics = catchup_settings(config), Metrics()
         async with (
-            open_own_store(config.data_dir, config.network_topic) as store,
+            open_own_store(config.data_dir, config.network_topic, config.store) as store,
             _prove_time(store, metrics, failed=stop.set) as proven_time,
             _prune(config, store, proven_time, metrics) as pruning,
             _catch_up(config, settings, store, failed=stop.set) as catchup,  # before anything is received

@@ -16,7 +16,7 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, metadata_of, sync_i
 from mailserver.limits.request_quotas import RequestLimits
 from mailserver.net.connection import Connection
 from mailserver.net.inbound import Event
-from mailserver.store.engine.message_ids import FoundRows, SqliteMessageIds
+from mailserver.store.engine.message_ids import FoundRows, StoredMessageIds
 from mailserver.store.message_ids import RangeTooWide
 from mailserver.store.sqlite.store import SqliteStore
 from mailserver.waku.envelope import Envelope
@@ -179,15 +179,15 @@ async def test_any_number_is_fetched_as_many_at_once_as_the_mailserver_finds(
     """A mailserver that has them in its archive, far apart, refuses to look for too many."""
     envelopes = make_envelopes(2200 if limit > 1 else 20, data_bytes=10)
     await fill(store, envelopes)
-    find, asked, taken = SqliteMessageIds.find, list[int](), Taken()
+    find, asked, taken = StoredMessageIds.find, list[int](), Taken()
 
-    async def find_few(ids: SqliteMessageIds, names: Sequence[Muid], **more: Any) -> FoundRows:
+    async def find_few(ids: StoredMessageIds, names: Sequence[Muid], **more: Any) -> FoundRows:
         asked.append(len(names))
         if len(names) > limit:
             raise RangeTooWide
         return await find(ids, names, **more)
 
-    monkeypatch.setattr(SqliteMessageIds, "find", find_few)
+    monkeypatch.setattr(StoredMessageIds, "find", find_few)
     async with mailserver(store) as client:
         await (await opened(client)).fetch_all(muids(envelopes), taken)
 
@@ -199,7 +199,7 @@ async def test_one_that_is_too_much_to_look_for_is_told(store: SqliteStore, monk
     async def find_none(*_: object, **_more: object) -> FoundRows:
         raise RangeTooWide
 
-    monkeypatch.setattr(SqliteMessageIds, "find", find_none)
+    monkeypatch.setattr(StoredMessageIds, "find", find_none)
     async with mailserver(store) as client:
         ids = await opened(client)
         assert await rejection_of(ids.fetch_all(muids(make_envelopes(3)), Taken())) is Rejection.TOO_WIDE
