@@ -71,6 +71,8 @@ defined here. A class whose name begins with an underscore never leaves its modu
         StoreBusy                [store.message_ids] it is doing too much for others: try later
         OtherStore               [store.arrivals] the store was replaced by another: begin anew with that
         OtherNetworkTopic        [store.message_ids] its ids belong to another network topic than the settings say
+        NoStore                  [store.postgres.migration] the database has none, and had one: becomes a StartupError
+        Unreachable              [store.postgres.failures] the database does not answer: try again later
         StoreLost                [store.sqlite.presence] its file was replaced or deleted: nothing works until a restart
       TooManyIds               [store.message_ids] a scope by topics is too large to compare: ask for a shorter time
       RangeTooWide             [store.message_ids] too many ids lie in the time of those looked for: name a shorter one

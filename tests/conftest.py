@@ -19,12 +19,12 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from mailserver.app import logs
-from tests import properties
 from tests.in_memory import keep_in_memory
 from tests.measuring import UNMEASURED, first_examples_measured, unmeasured_from_here
+from tests.properties import register_profiles
 from tests.quick_jvm import OPTIONS, QuickJvm
 
-properties.register()
+register_profiles()
 keep_in_memory()
 
 # In asyncio's debug mode, futures and calls keep the stack of their making: with whole ones, that took a third of such

@@ -1,4 +1,4 @@
-"""How many examples properties are tested with, and which: by profile, see `register`.
+"""How many examples properties are tested with, and which: by profile, see `register_profiles`.
 
 Properties take their `settings` from here, not from hypothesis: so their numbers of examples follow the profile.
 """
@@ -30,7 +30,7 @@ TIMES = {Profile.GATE: 1, Profile.FRESH: 10, Profile.LONG: 100}
 """How many times as many examples as in the gate."""
 
 
-def register() -> None:
+def register_profiles() -> None:
     """Make the profiles known, and the gate's the default. None of them fails because a machine is slow."""
     for profile, times in TIMES.items():
         hypothesis.settings.register_profile(

@@ -51,10 +51,10 @@ def test_every_alert_has_its_line() -> None:
 
 
 def requirements() -> dict[str, Requirement]:
-    """The packages that the mailserver, its gateway, communities and the compaction ask for, by name."""
+    """The packages that the mailserver, its gateway, communities, PostgreSQL and the compaction ask for, by name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     more = project["optional-dependencies"]
-    return by_name(project["dependencies"] + more["gateway"] + more["export"] + more["communities"])
+    return by_name(project["dependencies"] + more["gateway"] + more["export"] + more["communities"] + more["postgres"])
 
 
 def requirements_of_site() -> dict[str, Requirement]:
@@ -74,7 +74,7 @@ def test_every_dependency_has_its_reason() -> None:
 
 
 def test_every_dependency_is_locked_by_hash_and_as_new_as_it_must_be() -> None:
-    extras = "export", "gateway", "communities"
+    extras = "export", "gateway", "communities", "postgres"
     locks = [(ROOT / f"requirements-{extra}.lock").read_text("utf-8") for extra in extras]
     locked = {name: (version, rest) for lock in locks for name, version, rest in LOCKED.findall(lock)}
 

@@ -42,6 +42,12 @@ class Config:
     """All settings of the daemon. Each field is a flag, an environment variable and a key of the file."""
 
     data_dir: Path = setting(Path("data"), "directory of the store, the node key and the enode file")
+    store: str = setting(
+        "",
+        "URL of the PostgreSQL database to keep the store in, postgresql://USER@HOST/DATABASE (default: a file in the "
+        "data directory)",
+        secret=True,
+    )
     listen: str = setting("0.0.0.0:30303", "HOST:PORT to accept peers on; port 0 picks a free port")
     advertise: str = setting(
         "", "host in the enode URL (default: the host of --listen, or 127.0.0.1 if that is every address)"

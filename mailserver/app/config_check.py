@@ -34,6 +34,8 @@ MAX_REQUEST_POW = 100.0
 
 _HOST = re.compile("[A-Za-z0-9._-]+|[0-9a-fA-F:.]+")  # what can stand in an enode URL
 
+_STORE_SCHEMES = ("postgresql://", "postgres://")
+
 _LIMITS = ("packet_rate_limits", "byte_rate_limits", "peer_request_limits", "address_request_limits")
 _FROM_ZERO = (
     "min_pow",
@@ -68,6 +70,7 @@ def check_config(config: Config) -> None:
     for name in ("data_dir", "rpc_token_file"):
         if "\0" in str(getattr(config, name)):
             raise ConfigError(f"{name}: {str(getattr(config, name))!r} is not a path")
+    _check_store(config)
     if not 1 <= len(config.network_topic.encode("utf-8", "surrogateescape")) <= MAX_NETWORK_TOPIC_BYTES:
         raise ConfigError(f"network_topic: {config.network_topic!r} is not a pubsub topic")
     if _HOST.fullmatch(config.advertised_host) is None:
@@ -123,3 +126,21 @@ def check_config(config: Config) -> None:
             parse_address(name, getattr(config, name))
     for name in ("interest", "static_enodes", "trusted_enodes", "allowed_networks", "allowed_node_ids"):
         getattr(config, name)  # raises ConfigError if an entry is wrong
+
+
+def _check_store(config: Config) -> None:
+    """Check the URL of the store."""
+    if config.store and (not config.store.startswith(_STORE_SCHEMES) or "\0" in config.store):
+        raise ConfigError("store: it is not a URL that begins with postgresql://")
+
+
+def check_engine(config: Config) -> None:
+    """Check that the daemon is not asked for what nothing does yet with a store in PostgreSQL.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if config.store and config.archive:
+        raise ConfigError("archive: the compaction does not read PostgreSQL yet: leave out --archive, or --store")
+    if config.store and config.feed_socket:
+        raise ConfigError("feed_socket: the gateway does not read PostgreSQL yet: leave out --feed-socket, or --store")

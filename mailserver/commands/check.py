@@ -6,6 +6,7 @@ import json
 from mailserver.commands.output import counted, printable
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import progress_bar
+from mailserver.data_dir.own_store import check_it_is_a_file
 from mailserver.store.sqlite.repair.check import check_store
 from mailserver.store.sqlite.repair.report import CheckReport
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -14,13 +15,15 @@ from mailserver.units import size_text
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `check`."""
-    add_settings(parser, only={"data_dir"})
+    add_settings(parser, only={"data_dir", "store"})
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.set_defaults(command=_check)
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    path = config_of(arguments).data_dir / STORE_FILE
+    config = config_of(arguments)
+    check_it_is_a_file(config.store, "check it by pg_amcheck")
+    path = config.data_dir / STORE_FILE
     with progress_bar() as bar:
         report = check_store(path, bar)
     print(json.dumps(_as_json(report)) if arguments.json else _as_text(report))

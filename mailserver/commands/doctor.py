@@ -10,6 +10,7 @@ from mailserver.app.config import Config
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import print_table
 from mailserver.doctor.archive import check_archive
+from mailserver.doctor.database import check_database
 from mailserver.doctor.disk import check_data_dir, check_secrets, check_store_clock
 from mailserver.doctor.findings import Finding, Verdict
 from mailserver.doctor.host import check_clock, check_memory, check_open_files
@@ -44,6 +45,7 @@ def _findings(config: Config) -> list[Finding]:
         check_clock(now),
         *check_store_clock(config.data_dir, now),
         *check_data_dir(config.data_dir),
+        *check_database(config),
         *check_secrets(config),
         *check_archive(config, now),
         check_open_files(config.max_peers),

@@ -3,8 +3,8 @@
 import argparse
 import asyncio
 import json
-from pathlib import Path
 
+from mailserver.app.config import Config
 from mailserver.app.logs import set_up_logging
 from mailserver.commands.output import counted
 from mailserver.commands.settings import add_settings, config_of
@@ -20,7 +20,7 @@ POLL_S = 0.2
 def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `reindex`."""
     parser.add_argument("--json", action="store_true", help="print how many envelopes there are as one JSON object")
-    add_settings(parser, only={"data_dir", "network_topic"})
+    add_settings(parser, only={"data_dir", "store", "network_topic"})
     parser.set_defaults(command=_reindex)
 
 
@@ -28,16 +28,16 @@ def _reindex(arguments: argparse.Namespace) -> None:
     config = config_of(arguments)
     set_up_logging("warning")
     with locked(config.data_dir), progress_bar() as bar:
-        envelopes = asyncio.run(_index(config.data_dir, config.network_topic, bar))
+        envelopes = asyncio.run(_index(config, bar))
     if arguments.json:
         print(json.dumps({"envelopes": envelopes, "network_topic": config.network_topic}))
     else:
         print(f"{counted(envelopes, 'envelope')}: message ids belong to {config.network_topic}")
 
 
-async def _index(data_dir: Path, network_topic: str, bar: Bar) -> int:
+async def _index(config: Config, bar: Bar) -> int:
     """Index everything; return how many envelopes there are."""
-    async with open_own_store(data_dir, network_topic, reindex=True) as store:
+    async with open_own_store(config.data_dir, config.network_topic, config.store, reindex=True) as store:
         envelopes = (await store.stats()).envelopes
         while True:
             bar("indexing message ids", envelopes - min(store.unindexed, envelopes), envelopes)

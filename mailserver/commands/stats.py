@@ -9,20 +9,20 @@ import uvloop
 
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import print_table
-from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import read_stats
+from mailserver.data_dir.own_store import read_own_stats
 from mailserver.units import size_text
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `stats`."""
-    add_settings(parser, only={"data_dir"})
+    add_settings(parser, only={"data_dir", "store"})
     parser.add_argument("--json", action="store_true", help="print one JSON object; times are Unix seconds")
     parser.set_defaults(command=_stats)
 
 
 def _stats(arguments: argparse.Namespace) -> None:
-    stats = uvloop.run(read_stats(config_of(arguments).data_dir / STORE_FILE))
+    config = config_of(arguments)
+    stats = uvloop.run(read_own_stats(config.data_dir, config.store))
     if arguments.json:
         print(json.dumps(asdict(stats)))
         return

@@ -37,7 +37,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `sync`."""
     add_settings(
         parser,
-        only={"data_dir", "password", "min_pow", "request_pow", "archive_topics", "network_topic", *_OF_THE_ARCHIVE},
+        only={
+            "data_dir",
+            "store",
+            "password",
+            "min_pow",
+            "request_pow",
+            "archive_topics",
+            "network_topic",
+            *_OF_THE_ARCHIVE,
+        },
     )
     sources = parser.add_mutually_exclusive_group()
     sources.add_argument(
@@ -142,7 +151,7 @@ async def _catch_up(
     set_up_logging("warning")
     try:
         with locked(config.data_dir):
-            async with open_own_store(config.data_dir, config.network_topic) as store:
+            async with open_own_store(config.data_dir, config.network_topic, config.store) as store:
                 settings = catchup_settings(config, sources)
                 return await run_once(store, config.data_dir, settings, since, until, show=show)
     except DataDirInUse:
@@ -158,7 +167,7 @@ async def _compare(
     set_up_logging("warning")
     try:
         with locked(config.data_dir):
-            async with open_own_store(config.data_dir, config.network_topic) as store:
+            async with open_own_store(config.data_dir, config.network_topic, config.store) as store:
                 with open_history(config, store, Metrics()) as history:
                     acceptance = catchup_settings(config).acceptance
                     return await history.compare(

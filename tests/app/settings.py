@@ -22,6 +22,7 @@ NODE_ID = private_key("four").public_key.hex()
 # Of each setting: the text in the environment, the TOML, and the value that both mean; none is the default.
 SETTINGS: dict[str, tuple[str, str, object]] = {
     "data_dir": ("/srv/waku", '"/srv/waku"', Path("/srv/waku")),
+    "store": ("postgresql://mail@db/mail", '"postgresql://mail@db/mail"', "postgresql://mail@db/mail"),
     "listen": ("127.0.0.1:0", '"127.0.0.1:0"', "127.0.0.1:0"),
     "advertise": ("mail.example.org", '"mail.example.org"', "mail.example.org"),
     "password": ("secret", '"secret"', "secret"),

@@ -1,10 +1,12 @@
 """mailserver.app.config_check: which values of the settings are refused, by name, and which are just allowed."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mailserver.app.config import Config
 from mailserver.app.config_check import (
     MAX_ARCHIVE_READS,
     MAX_DAYS,
@@ -12,10 +14,12 @@ from mailserver.app.config_check import (
     MAX_RATE,
     MAX_REQUEST_POW,
     MIN_RETENTION_BYTES,
+    check_engine,
 )
 from mailserver.app.config_sources import MAILSERVER
 from mailserver.catchup.catchup import MAX_SOURCES
 from mailserver.codec.keys import Enode
+from mailserver.errors import ConfigError
 from mailserver.waku.packets import MAX_TOPIC_INTEREST
 from tests.app.settings import ENODES, NODE_ID, NOTHING, SETTINGS, refusal
 from tests.pairs import private_key
@@ -202,3 +206,18 @@ def test_listen_host_that_no_enode_can_name_needs_another_to_advertise() -> None
 
     config = MAILSERVER.load({"listen": "[fe80::1%eth0]:0", "advertise": "mail.example.org"}, NOTHING, None)
     assert config.advertised_host == "mail.example.org"
+
+
+@pytest.mark.parametrize("url", ["mailserver.db", "sqlite:///mail", "http://db/mail", "postgresql://db/a\0b"])
+def test_store_is_a_url_of_postgresql_which_the_refusal_does_not_show(url: str) -> None:
+    assert refusal({"store": url}) == "store: it is not a URL that begins with postgresql://"
+
+
+@pytest.mark.parametrize(("name", "value"), [("archive", "archive"), ("feed_socket", True)])
+def test_what_cannot_read_a_database_yet_is_refused_with_one(name: str, value: object) -> None:
+    alone = replace(Config(), **{name: value})  # type: ignore[arg-type]
+
+    check_engine(alone)
+    check_engine(Config(store="postgresql:///mail"))
+    with pytest.raises(ConfigError, match=f"^{name}: the [a-z]+ does not read PostgreSQL yet"):
+        check_engine(replace(alone, store="postgresql:///mail"))

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.data_dir.own_store import RECORD_FILE, open_own_store
+from mailserver.data_dir import own_store
+from mailserver.data_dir.own_store import RECORD_FILE, check_it_is_a_file, open_own_store, read_own_stats
 from mailserver.errors import StartupError, StoreError
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.mailservers import fill, make_envelopes
+from tests.store.postgres.server import new_schema, shared_server
 
 
 async def start(data_dir: Path) -> str:
@@ -144,3 +146,65 @@ async def test_record_that_cannot_be_written_keeps_nobody_from_starting(
 
     assert identity
     assert caplog.messages == ["record of the store not written error='Is a directory'"]
+
+
+# In a database
+
+
+@pytest.fixture
+def url() -> str:
+    server = shared_server()
+    return server.url(new_schema(server))
+
+
+async def start_in_database(data_dir: Path, url: str) -> str:
+    """Open and close the store; return its identity."""
+    async with open_own_store(data_dir, DEFAULT_NETWORK_TOPIC, url) as store:
+        return await store.identity()
+
+
+async def test_first_start_makes_a_store_in_the_database_and_writes_down_which(tmp_path: Path, url: str) -> None:
+    identity = await start_in_database(tmp_path, url)
+
+    assert json.loads((tmp_path / RECORD_FILE).read_text()) == {"version": 1, "identity": identity}
+    assert await start_in_database(tmp_path, url) == identity
+    assert (await read_own_stats(tmp_path, url)).envelopes == 0
+    assert not (tmp_path / STORE_FILE).exists()
+
+
+async def test_store_that_has_gone_from_the_database_is_not_replaced_by_an_empty_one(tmp_path: Path, url: str) -> None:
+    await start_in_database(tmp_path, url)
+    server = shared_server()
+    elsewhere = server.url(new_schema(server))
+
+    with pytest.raises(StartupError) as refused:
+        await start_in_database(tmp_path, elsewhere)
+    with pytest.raises(StoreError, match="there is no store in the database"):
+        await read_own_stats(tmp_path, elsewhere)
+
+    assert str(refused.value) == (
+        "there is no store in the database, but there was a store before: name the right database or restore a backup; "
+        f"to begin with an empty one, delete {tmp_path / RECORD_FILE}"
+    )
+    (tmp_path / RECORD_FILE).unlink()
+    await start_in_database(tmp_path, elsewhere)
+
+
+async def test_file_that_is_a_store_is_not_passed_over_for_a_database(tmp_path: Path, url: str) -> None:
+    await start(tmp_path)
+
+    with pytest.raises(StartupError, match=r"mailserver.db is a store, too, which nobody would look into: move it out"):
+        await start_in_database(tmp_path, url)
+
+
+async def test_database_needs_its_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_store, "find_spec", lambda name: None)
+
+    with pytest.raises(StartupError, match=r"asyncpg is not installed: pip install 'waku-mailserver\[postgres\]'"):
+        await start_in_database(tmp_path, "postgresql:///mail")
+
+
+async def test_what_is_for_files_names_what_is_for_databases() -> None:
+    check_it_is_a_file("", "use something else")
+    with pytest.raises(StartupError, match=r"the store is in a database: use something else, see docs/"):
+        check_it_is_a_file("postgresql:///mail", "use something else")

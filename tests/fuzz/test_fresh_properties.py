@@ -1,5 +1,6 @@
 """tests.fuzz.properties: which properties there are, and that one that does not hold is found, and again."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,8 @@ from hypothesis import given, strategies as st
 def test_no_number_is_1234(number: int) -> None:
     assert number != 1234
 """
+IMPORTED = re.compile(r"^from tests\.(\w+) import", re.MULTILINE)
+"""What tests/conftest.py imports of the other files beside it."""
 
 
 def root_with(tmp_path: Path, **tests: str) -> Path:
@@ -34,9 +37,8 @@ def root_with(tmp_path: Path, **tests: str) -> Path:
     folder = tmp_path / "root" / "tests" / "some"
     folder.mkdir(parents=True)
     shutil.copy(ROOT / "pyproject.toml", tmp_path / "root")
-    for name in ("__init__.py", "conftest.py", "properties.py", "quick_jvm.py"):
-        if (ROOT / "tests" / name).exists():
-            shutil.copy(ROOT / "tests" / name, folder.parent)
+    for name in ("__init__", "conftest", *IMPORTED.findall((ROOT / "tests" / "conftest.py").read_text())):
+        shutil.copy(ROOT / "tests" / f"{name}.py", folder.parent)
     for name, code in tests.items():
         (folder / f"test_{name}.py").write_text(code)
     return tmp_path / "root"

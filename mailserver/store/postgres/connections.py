@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import asyncpg
 
 from mailserver.errors import StoreError
-from mailserver.store.postgres.failures import ERRORS, StoreFailures, Unreachable, explain
+from mailserver.store.postgres.failures import ERRORS, LOST, StoreFailures, Unreachable, explain
 from mailserver.store.postgres.schema import LOCK_CLASS, Lock
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class Link:
                 result = await job(connection)
                 is_done = not connection.is_in_transaction()
                 return result
-            except (asyncpg.InterfaceError, OSError, TimeoutError) as error:  # OSError has ConnectionError
+            except LOST as error:
                 raise Unreachable(explain(error)) from error
             except (asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError) as error:
                 raise Unreachable(explain(error)) from error
@@ -235,4 +235,4 @@ async def check_server(connection: Connection) -> None:
     if schema is None:
         raise StoreError("the database has no schema of that name: create it, or leave search_path out")
     if not is_durable:
-        log.warning("database does not keep what it confirms through a power cut: fsync or full_page_writes is off")
+        log.warning("database forgets what it confirms in a power cut")

@@ -18,7 +18,11 @@ class Unreachable(StoreError):
     """The database does not answer, or not in time: nothing is known of what was asked of it last."""
 
 
-ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncio.TimeoutError)
+LOST = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, asyncio.TimeoutError)
+"""What the driver raises if a connection cannot be used any more. InternalClientError: the database has said something
+out of turn, such as that it shuts down."""
+
+ERRORS = (asyncpg.PostgresError, *LOST)
 """What the driver raises for what a database or a network does."""
 
 

@@ -147,7 +147,9 @@ async def forget(connection: Connection, rows: Sequence[IndexedRow]) -> None:
     sums = sums_of(sorted(removed))
     left = subtracted(await _read(connection, sums), sums)
     if left is None:
-        log.warning("message ids do not fit the store, indexing it anew")
+        log.warning(
+            "message ids do not fit the store, indexing it anew deleted=%d expected=%d", len(removed), len(rows)
+        )
         await begin_anew(connection)
         return
     await _delete_sums(connection, [key for key, each in left.items() if not each.ids])

@@ -1,5 +1,6 @@
 """Making the tables of a store, and bringing those of an earlier version up to date: one mailserver at a time."""
 
+import logging
 import secrets
 
 import asyncpg
@@ -8,6 +9,8 @@ from mailserver.errors import StoreError
 from mailserver.store.postgres.connections import Connection, take_lock
 from mailserver.store.postgres.schema import IDENTITY_BYTES, MIGRATIONS, SCHEMA_TABLE, SCHEMA_VERSION, Lock
 
+log = logging.getLogger(__name__)
+
 _NAMES = ("envelopes", "counts", "day_topics", "identity", "removed", "records", "ids", "id_sums", "id_index")
 _FOREIGN = """
     SELECT relname::text FROM pg_class
@@ -15,21 +18,35 @@ _FOREIGN = """
 """
 
 
-async def make_or_migrate(connection: Connection) -> str:
+class NoStore(StoreError):
+    """There is no store in the database."""
+
+    def __str__(self) -> str:
+        return "there is no store in the database"
+
+
+async def make_or_migrate(connection: Connection, *, must_exist: bool) -> str:
     """Have a store of this version in the current schema; return its identity. All is done, or nothing.
 
+    Args:
+        must_exist: whether to make none.
     Raises:
+        NoStore: there is none, and none is to be made.
         StoreError: the tables there are another program's, or a later version's.
     """
     async with connection.transaction():
         await take_lock(connection, Lock.SCHEMA)
         version = await _version(connection)
+        if must_exist and not version:
+            raise NoStore
         if version > SCHEMA_VERSION:
             raise StoreError(f"the store has schema version {version}, this program knows {SCHEMA_VERSION}")
         for migration in MIGRATIONS[version:]:
             for statement in migration:
                 await connection.execute(statement)
         if version < SCHEMA_VERSION:
+            if version:
+                log.info("store migrated from=%d to=%d", version, SCHEMA_VERSION)
             await connection.execute(f"UPDATE {SCHEMA_TABLE} SET version = $1", SCHEMA_VERSION)
         if not await connection.fetchval("SELECT count(*) FROM identity"):
             await connection.execute("INSERT INTO identity VALUES ($1)", secrets.token_hex(IDENTITY_BYTES))

@@ -31,9 +31,10 @@ from mailserver.store.postgres.deletion import count_held, delete_batch, forget_
 from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.indexing import Indexing
 from mailserver.store.postgres.insertion import MAKE_STAGING
+from mailserver.store.postgres.inspection import inspect
 from mailserver.store.postgres.lookups import PostgresLookups
 from mailserver.store.postgres.message_ids import PostgresMessageIds
-from mailserver.store.postgres.migration import make_or_migrate
+from mailserver.store.postgres.migration import NoStore, make_or_migrate
 from mailserver.store.postgres.readers import REMOVED, PaidReader, ReaderPool, Removed
 from mailserver.store.postgres.records import PostgresHandoff, PostgresTimeRecord
 from mailserver.store.postgres.rows import Places, RowReader
@@ -242,10 +243,7 @@ class PostgresStore:
 
     async def stats(self) -> StoreStats:
         """What is in the store."""
-        envelopes, size = await self._readers.run(_USAGE)
-        (topics,) = await self._readers.run(_TOPICS)
-        oldest, newest = await self._readers.run(_CREATED)
-        return StoreStats(envelopes, size, topics, oldest, newest)
+        return await _stats(self._readers)
 
     async def _change(self, what: str, job: Callable[[Connection], Awaitable[T]]) -> T:
         """Do something on the connection for upkeep.
@@ -261,19 +259,21 @@ class PostgresStore:
 
 @contextlib.asynccontextmanager
 async def open_store(
-    url: str, network_topic: str = DEFAULT_NETWORK_TOPIC, *, reindex: bool = False
+    url: str, network_topic: str = DEFAULT_NETWORK_TOPIC, *, reindex: bool = False, must_exist: bool = False
 ) -> AsyncIterator[PostgresStore]:
     """Open the store in the database at `url`; make or migrate it first if need be. At the end, commit what was put.
 
     Args:
         network_topic: to which the message ids of envelopes belong.
+        must_exist: whether to make none.
         reindex: whether it may be another than before. Then all ids are made anew, while the store is in use.
     Raises:
         OtherNetworkTopic: it is another than before, and may not be.
+        NoStore: there is none, and none is to be made.
         StoreError: the database cannot be reached, or what is in its schema is not a store, or of a later version.
     """
     failures = StoreFailures()
-    identity, removed, before = await _prepare(url, failures)
+    identity, removed, before = await _prepare(url, failures, must_exist=must_exist)
     if before not in ("", network_topic) and not reindex:
         raise OtherNetworkTopic(before, network_topic)
     setup = _checking(identity, failures)
@@ -301,18 +301,41 @@ async def open_store(
             await asyncio.wait([indexes])
 
 
-async def _prepare(url: str, failures: StoreFailures) -> tuple[str, Removed, str]:
+async def read_stats(url: str) -> StoreStats:
+    """Read what is in the store in the database at `url`, whether a mailserver has it open or not.
+
+    Raises:
+        NoStore: there is none.
+        StoreError: it cannot be read.
+    """
+    failures = StoreFailures()
+    if not (await inspect(url)).has_store:
+        raise NoStore
+    async with open_links(url, 1, failures) as links:
+        return await _stats(ReaderPool(links, failures, Removed(-1, -1)))
+
+
+async def _stats(readers: ReaderPool) -> StoreStats:
+    envelopes, size = await readers.run(_USAGE)
+    (topics,) = await readers.run(_TOPICS)
+    oldest, newest = await readers.run(_CREATED)
+    return StoreStats(envelopes, size, topics, oldest, newest)
+
+
+async def _prepare(url: str, failures: StoreFailures, *, must_exist: bool) -> tuple[str, Removed, str]:
     """Have a store of this version; return its identity, what was removed of it, and the network topic of its ids."""
 
     async def prepare(connection: Connection) -> tuple[str, Removed, str]:
         await check_server(connection)
-        identity = await make_or_migrate(connection)
+        identity = await make_or_migrate(connection, must_exist=must_exist)
         removed = Removed(*await connection.fetchrow(f"SELECT {REMOVED}"))
         return identity, removed, await connection.fetchval("SELECT network_topic FROM id_index")
 
     async with open_links(url, 1, failures) as (link,):
         try:
             return await link.run(prepare)
+        except NoStore:
+            raise
         except (asyncpg.PostgresError, StoreError) as error:
             cause = explain(error) if isinstance(error, asyncpg.PostgresError) else error
             raise StoreError(f"cannot open the store {shown_url(url)}: {cause}") from error

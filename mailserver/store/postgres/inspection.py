@@ -1,0 +1,54 @@
+"""What a database says of itself, for whoever checks whether it is suitable. Nothing is changed."""
+
+from dataclasses import dataclass
+
+import asyncpg
+
+from mailserver.errors import StoreError
+from mailserver.store.postgres.connections import MIN_SERVER_VERSION, Connection, open_links
+from mailserver.store.postgres.failures import StoreFailures, explain
+from mailserver.store.postgres.schema import SCHEMA_TABLE
+
+CONNECTIONS = 8
+"""How many a mailserver uses: one to store, three to read, two for comparisons, two for upkeep."""
+
+_FACTS = f"""
+    SELECT current_setting('server_version'), current_setting('server_version_num')::int >= {MIN_SERVER_VERSION},
+        pg_is_in_recovery(), current_setting('fsync')::bool AND current_setting('full_page_writes')::bool,
+        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+            - (SELECT count(*)::int FROM pg_stat_activity WHERE backend_type = 'client backend'),
+        current_schema()::text, to_regclass('{SCHEMA_TABLE}') IS NOT NULL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseFacts:
+    """`version`: in words. `is_durable`: whether it keeps what it confirms through a power cut. `free_connections`: how
+    many more it takes, those of this look not counted. `schema`: where a store is or would be, None if it is not there.
+    """
+
+    version: str
+    is_new_enough: bool
+    is_standby: bool
+    is_durable: bool
+    free_connections: int
+    schema: str | None
+    has_store: bool
+
+
+async def inspect(url: str) -> DatabaseFacts:
+    """Ask the database at a URL.
+
+    Raises:
+        StoreError: it cannot be reached, or refuses.
+    """
+
+    async def ask(connection: Connection) -> DatabaseFacts:
+        version, is_new_enough, is_standby, is_durable, free, schema, has_store = await connection.fetchrow(_FACTS)
+        return DatabaseFacts(version, is_new_enough, is_standby, is_durable, free + 1, schema, has_store)
+
+    async with open_links(url, 1, StoreFailures()) as (link,):
+        try:
+            return await link.run(ask)
+        except asyncpg.PostgresError as error:
+            raise StoreError(explain(error)) from error

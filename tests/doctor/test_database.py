@@ -1,0 +1,87 @@
+"""mailserver.doctor.database: a database that can keep the store, and what may be wrong with one."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from mailserver.app.config import Config
+from mailserver.doctor import database
+from mailserver.doctor.database import check_database
+from mailserver.doctor.findings import Finding, Verdict
+from mailserver.store.postgres import inspection
+from tests.store.postgres.server import Server, new_schema, shared_server
+
+
+@pytest.fixture(scope="module")
+def durable() -> Iterator[Server]:
+    """A server as it should be."""
+    server = Server({})
+    server.start()
+    yield server
+    server.remove()
+
+
+def found(config: Config) -> dict[str, Finding]:
+    return {finding.check: finding for finding in check_database(config)}
+
+
+def test_nothing_is_checked_where_the_store_is_a_file() -> None:
+    assert check_database(Config()) == []
+
+
+def test_suitable_database_has_nothing_wrong(durable: Server) -> None:
+    schema = new_schema(durable)
+
+    findings = check_database(Config(store=durable.url(schema)))
+
+    assert [(finding.check, finding.verdict) for finding in findings] == [("database", Verdict.OK)]
+    assert findings[0].text.endswith(f"has no store yet, which is made at the first start, in schema {schema}")
+
+
+def test_database_that_forgets_in_a_power_cut_is_a_problem() -> None:
+    server = shared_server()
+
+    findings = found(Config(store=server.url(new_schema(server))))
+
+    assert findings["database disk"].verdict is Verdict.PROBLEM
+    assert "fsync or full_page_writes is off" in findings["database disk"].text
+
+
+def test_database_with_too_few_connections_is_a_warning(durable: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "CONNECTIONS", 1000)
+
+    findings = found(Config(store=durable.url(new_schema(durable))))
+
+    assert findings["connections"].verdict is Verdict.WARNING
+    assert "and a mailserver uses 1000" in findings["connections"].text
+
+
+def test_database_that_is_not_there_is_a_problem(durable: Server) -> None:
+    findings = found(Config(store=durable.url().replace("pg-", "pg-missing-")))
+
+    assert findings["database"].verdict is Verdict.PROBLEM
+    assert findings["database"].text.startswith("the database cannot be reached")
+
+
+def test_schema_that_is_not_there_is_a_problem(durable: Server) -> None:
+    findings = found(Config(store=durable.url("missing")))
+
+    assert findings["database"].verdict is Verdict.PROBLEM
+    assert "has no schema of that name" in findings["database"].text
+
+
+def test_missing_driver_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "find_spec", lambda name: None)
+
+    findings = found(Config(store="postgresql:///mail"))
+
+    assert findings["database"] == Finding(
+        "database", Verdict.PROBLEM, "asyncpg is not installed", "pip install 'waku-mailserver[postgres]'"
+    )
+
+
+def test_what_cannot_read_a_database_is_a_problem(durable: Server) -> None:
+    findings = found(Config(store=durable.url(), archive="archive"))
+
+    assert findings["settings"].verdict is Verdict.PROBLEM
+    assert "the compaction does not read PostgreSQL yet" in findings["settings"].text
