@@ -44,6 +44,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
 
       What a client of Waku v2 got wrong:
       UnknownCursor            [gateway.index.values] it wants to go on behind a message that is not known: tell it so
+      TooManyAlike             [gateway.index.values] its MUIDs are to be told from too many messages: tell it so
 
       Members of communities:
       MembershipError          [community.member.joined] a community was not joined, or its record cannot be used

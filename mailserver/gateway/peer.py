@@ -183,8 +183,10 @@ class Peer:
     @property
     def queued_bytes(self) -> int:
         """How much waits to be sent to the client."""
-        waiting = sum(streams.waiting_bytes for streams in self._pushes.values())
-        return self.transport.queued_bytes + self.machine.queued_bytes + waiting
+        queued = self.transport.queued_bytes + self.machine.queued_bytes
+        for streams in self._pushes.values():
+            queued += streams.waiting_bytes
+        return queued
 
     def may_queue(self) -> bool:
         """Whether more may be queued for the client than waits for it already."""
@@ -352,16 +354,18 @@ class Peer:
     # Time.
 
     def _set_timer(self) -> None:
-        now = self._loop.time()
-        times = [self.machine.next_timer(), *(streams.next_timer(now) for streams in self._pushes.values())]
+        now, due = self._loop.time(), self.machine.next_timer()
+        for streams in self._pushes.values():
+            due = _earlier(due, streams.next_timer(now))
         if self._blocked_since is not None:
-            times.append(self._blocked_since + BLOCKED_S)
-        due = min((time for time in times if time is not None), default=None)
+            due = _earlier(due, self._blocked_since + BLOCKED_S)
         if self._timer is not None:
-            if due is not None and self._timer.when() == due:
+            if self._timer.when() == due:
                 return
             self._timer.cancel()
-        self._timer = None if due is None else self._loop.call_at(due, self._on_timer)
+            self._timer = None
+        if due is not None:
+            self._timer = self._loop.call_at(due, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -374,3 +378,10 @@ class Peer:
             self._written_before, self._blocked_since = written, now  # it reads, if slowly
         self.machine.handle_timer(now)
         self._handle_events()
+
+
+def _earlier(one: float | None, other: float | None) -> float | None:
+    """The earlier of two moments, if there are any."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

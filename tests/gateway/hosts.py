@@ -21,7 +21,6 @@ NO_LIMITS = AdmissionLimits(0, 0, 0.0, 0.0, 0)
 ECHO = "/test/echo/1.0.0"
 LATER = "/test/later/1.0.0"
 SILENT = "/test/silent/1.0.0"
-FAULTY = "/test/faulty/1.0.0"
 MAX_REQUEST_BYTES = 150 * 1024
 OUR_ADDRESS = Multiaddr.parse("/ip4/127.0.0.1/tcp/1")
 
@@ -143,7 +142,7 @@ class World:
     def __post_init__(self) -> None:
         self.admission = Watched(self.limits.admission)
         protocols = {ECHO: requests_to(Echo()), LATER: requests_to(self.later), SILENT: requests_to(self.silent)}
-        protocols |= {FAULTY: requests_to(Faulty()), **self.more}
+        protocols |= self.more
         protocols |= own_protocols(identity(LISTENER), lambda: [OUR_ADDRESS], protocols)
         self.host = Host(noise_keys(LISTENER), protocols, self.admission, self.limits, self.metrics, self.told)
 

@@ -4,12 +4,13 @@ import asyncio
 
 import pytest
 
+from mailserver.gateway.handlers import requests_to
 from mailserver.gateway.peer import MAX_REQUESTS_BYTES
 from mailserver.libp2p.ping import PING, PING_BYTES
 from mailserver.libp2p.streams import MAX_STREAM_BYTES
 from mailserver.waku2.frames import encode_frame
 from tests.gateway.clients import MPLEX, YAMUX, LightClient, connected
-from tests.gateway.hosts import ECHO, FAULTY, LATER, MAX_REQUEST_BYTES, SILENT, running_host
+from tests.gateway.hosts import ECHO, LATER, MAX_REQUEST_BYTES, SILENT, Faulty, running_host
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -152,8 +153,9 @@ async def test_service_without_answers_closes_its_half() -> None:
 async def test_fault_of_ours_costs_one_request_and_is_told_once(
     muxer: str, when: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with running_host() as world, connected(world.port, muxer=muxer) as client:
-        failed = await client.open(FAULTY, encode_frame(when.encode()))
+    more = {"/test/faulty/1.0.0": requests_to(Faulty())}
+    async with running_host(more=more) as world, connected(world.port, muxer=muxer) as client:
+        failed = await client.open("/test/faulty/1.0.0", encode_frame(when.encode()))
         after = await client.open(LATER, encode_frame(b"the next"))
         world.later.go.set()
 
