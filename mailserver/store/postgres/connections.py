@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import asyncpg
 
@@ -208,12 +208,8 @@ def shown_url(url: str) -> str:
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     query = [(name, value) for name, value in parse_qsl(parts.query) if "password" not in name]
-    return urlunsplit(parts._replace(netloc=user.partition(":")[0] + at + host, query=urlencode(query, safe="/")))
-
-
-def is_postgres_url(text: str) -> bool:
-    """Whether a text is the URL of a PostgreSQL database, rather than a path."""
-    return text.startswith(("postgresql://", "postgres://"))
+    shown = f"{parts.scheme}://{user.partition(':')[0]}{at}{host}{parts.path}"
+    return f"{shown}?{urlencode(query, safe='/')}" if query else shown
 
 
 async def check_server(connection: Connection) -> None:

@@ -33,7 +33,9 @@ def explain(error: BaseException) -> str:
     if isinstance(error, OSError):
         return f"the database cannot be reached: {error.strerror or error}"
     text = str(error).partition("\n")[0] or type(error).__name__
-    return f"the database says: {text}" if isinstance(error, asyncpg.PostgresError) else text
+    if isinstance(error, asyncpg.PostgresError):
+        return f"the database says: {text}"
+    return f"the connection to the database was lost: {text}"
 
 
 class StoreFailures(Failures):

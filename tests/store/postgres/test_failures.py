@@ -1,0 +1,51 @@
+"""mailserver.store.postgres.failures and connections: what goes wrong, in words that show no password."""
+
+import asyncpg
+import pytest
+
+from mailserver.store.postgres.connections import shown_url
+from mailserver.store.postgres.failures import StoreFailures, explain
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (TimeoutError(), "the database does not answer in time"),
+        (ConnectionRefusedError(111, "Connection refused"), "the database cannot be reached: Connection refused"),
+        (asyncpg.DiskFullError("no space left\non the device"), "the database says: no space left"),
+        (
+            asyncpg.InterfaceError("connection is closed"),
+            "the connection to the database was lost: connection is closed",
+        ),
+        (
+            asyncpg.InternalClientError("cannot switch to state 15"),
+            "the connection to the database was lost: cannot switch to state 15",
+        ),
+    ],
+    ids=["silent", "refused", "full", "closed", "out of turn"],
+)
+def test_what_the_driver_raises_is_one_line_about_the_database(error: Exception, text: str) -> None:
+    assert explain(error) == text
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://mail:secret@db/mail", "postgresql://mail@db/mail"),
+        ("postgresql://mail:se%40cret@db:5433/mail", "postgresql://mail@db:5433/mail"),
+        ("postgresql:///mail?host=/run/pg&password=secret", "postgresql:///mail?host=/run/pg"),
+        ("postgresql://db/mail?sslpassword=secret&sslmode=verify-full", "postgresql://db/mail?sslmode=verify-full"),
+    ],
+)
+def test_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+
+
+def test_what_is_damaged_is_remembered_and_what_is_refused_is_not() -> None:
+    failures = StoreFailures()
+
+    failures.not_read(asyncpg.InsufficientPrivilegeError("permission denied"))
+    assert failures.damage == ""
+
+    failures.not_read(asyncpg.DataCorruptedError("invalid page in block 3"))
+    assert failures.damage == "some of it cannot be read: the database says: invalid page in block 3"
