@@ -7,12 +7,12 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.fast_folder import fast_folder
 from tests.faults.powercut.archive import archive
 from tests.faults.powercut.cuts import Outcome, cut_power, recorded_all, start_daemon
 from tests.faults.powercut.recorder import Kind, Recorder, build
 from tests.faults.powercut.scenarios import STORE_SCENARIOS, Scenario
 from tests.faults.report import Report, Row
+from tests.in_memory import keep_in_memory
 
 SUMMARY = "power cuts: the recorded write order, with unsynced writes lost or torn"
 QUICK = {"cuts": 20, "disks": 2, "starts": 1}
@@ -30,10 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Report:
     """See `tests.faults`."""
+    keep_in_memory()  # the disks are made of recorded calls
     seed = random.randrange(1 << 30) if arguments.seed is None else arguments.seed
     rows, broken = [], []
     for name in [arguments.scenario] if arguments.scenario else SCENARIOS:
-        with tempfile.TemporaryDirectory(prefix="power-", dir=fast_folder()) as folder:
+        with tempfile.TemporaryDirectory(prefix="power-") as folder:
             row, lines = asyncio.run(_run(name, Path(folder), f"{seed}", arguments))
         rows.append(row)
         broken += lines

@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.fast_folder import fast_folder
 from tests.faults.power import QUICK, SCENARIOS, record
 from tests.faults.powercut.cuts import cut_power, recorded_all, start_daemon, without_syncs
 from tests.faults.powercut.recorder import Kind
@@ -30,7 +29,7 @@ each_scenario = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """For recordings, and what is made of them."""
-    with TemporaryDirectory(prefix="power-", dir=fast_folder()) as name:
+    with TemporaryDirectory(prefix="power-") as name:
         yield Path(name)
 
 
