@@ -16,14 +16,17 @@ from pathlib import Path
 
 from mailserver import __version__
 from mailserver.app.communities_config import CommunitiesConfig
-from mailserver.app.community_members import run_members
+from mailserver.app.community_members import Followed, run_members
+from mailserver.app.community_watch import CommunityWatch
 from mailserver.app.process import background, raise_file_limit
+from mailserver.app.service_monitor import monitored
 from mailserver.community.owner.folders import COMMUNITIES_FOLDER
 from mailserver.community.owner.service import OwnerService, OwnerSettings
 from mailserver.data_dir.folder import DataDirInUse
 from mailserver.errors import StartupError
 from mailserver.feed_socket.client import FeedClient
 from mailserver.files import PRIVATE_FOLDER, make_folder, open_descriptor, read_holder, try_lock, write_holder
+from mailserver.metrics.communities import communities_registry
 from mailserver.store.sqlite.arrivals import open_arrivals
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.torrents.client import TorrentProcess
@@ -55,12 +58,18 @@ async def run_communities(config: CommunitiesConfig) -> None:
             open_arrivals(config.data_dir / STORE_FILE, config.network_topic) as arrivals,
         ):
             owners = OwnerService(folder, torrents, feed, arrivals, owner_settings(config), time.time)
+            followed = Followed()
+            watch = CommunityWatch(
+                folder, torrents, owners, followed, feed, owner_settings(config).announce_s, time.time
+            )
             log.info("torrents listening port=%d", torrents.port)
             async with (
                 background(feed.run(), failed=stop.set),
                 background(_read(feed), failed=stop.set),
                 background(owners.run(), failed=stop.set),
-                background(run_members(config, torrents), failed=stop.set),
+                background(run_members(config, torrents, followed), failed=stop.set),
+                background(watch.run(), failed=stop.set),
+                monitored(config.metrics, communities_registry(watch.figures), watch.problems),
             ):
                 await stop.wait()
                 log.info("stopping")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from mailserver.app.config import LOG_LEVELS, Config, setting
+from mailserver.app.config import LOG_LEVELS, Config, parse_address, setting
 from mailserver.app.config_sources import Sources
 from mailserver.app.logs import LogFormat
 from mailserver.errors import ConfigError
@@ -62,6 +62,7 @@ class CommunitiesConfig:
     advertise: tuple[str, ...] = setting(
         (), "IP addresses and ports of ours that these magnet links name, for members without a tracker"
     )
+    metrics: str = setting("", "HOST:PORT to serve metrics and health on (default: off)")
     log_level: str = setting("info", "lowest level to log: " + ", ".join(LOG_LEVELS))
     log_format: str = setting("text", "text: one line of key=value per event; json: one JSON object per event")
 
@@ -128,6 +129,8 @@ def check_communities_config(config: CommunitiesConfig) -> None:
         raise ConfigError(f"announce_hours: {hours}")
     if len(config.advertise) > MAX_PEERS:
         raise ConfigError(f"advertise: {len(config.advertise)} addresses are more than {MAX_PEERS}")
+    if config.metrics:
+        parse_address("metrics", config.metrics)
     _ = config.torrents, config.advertised
     for name, choices in (("log_level", LOG_LEVELS), ("log_format", tuple(form.value for form in LogFormat))):
         if getattr(config, name) not in choices:

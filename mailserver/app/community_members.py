@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mailserver.app.communities_config import CommunitiesConfig
@@ -11,7 +12,7 @@ from mailserver.app.wiring import CLIENT_ID
 from mailserver.codec.keys import Enode
 from mailserver.communities.channels import id_text
 from mailserver.community.member.fetching import Fetched, OnProgress
-from mailserver.community.member.following import MemberSettings, open_member
+from mailserver.community.member.following import Member, MemberSettings, open_member
 from mailserver.community.member.joined import MemberFolder, MembershipError, memberships
 from mailserver.data_dir.folder import read_enode
 from mailserver.errors import StartupError, StoreError
@@ -27,11 +28,20 @@ PAUSE_S = 60.0
 """How long to leave a community alone whose files cannot be used."""
 
 
-async def run_members(config: CommunitiesConfig, torrents: TorrentProcess) -> None:
+@dataclass(slots=True)
+class Followed:
+    """What is followed now. `members`: while their files are open. `problems`: why others are not."""
+
+    members: dict[MemberFolder, Member] = field(default_factory=dict)
+    problems: dict[MemberFolder, str] = field(default_factory=dict)
+
+
+async def run_members(config: CommunitiesConfig, torrents: TorrentProcess, followed: Followed) -> None:
     """Work for all communities that were joined, and those that are joined meanwhile. Only cancelling ends this.
 
     Args:
         torrents: shared with the owner's half.
+        followed: kept up to date.
     """
     settings = await member_settings(config)
     running: dict[MemberFolder, tuple[int, asyncio.Task[None]]] = {}
@@ -50,9 +60,10 @@ async def run_members(config: CommunitiesConfig, torrents: TorrentProcess) -> No
                     task.cancel()
                     await asyncio.wait([task])
                     del running[folder]
+                    followed.problems.pop(folder, None)
             for folder, changed in there.items():
                 if folder not in running:
-                    running[folder] = changed, group.create_task(_keep_following(folder, torrents, settings))
+                    running[folder] = changed, group.create_task(_keep_following(folder, torrents, settings, followed))
             await asyncio.sleep(LOOK_INTERVAL_S)
 
 
@@ -101,18 +112,23 @@ def _joined(data_dir: Path) -> dict[MemberFolder, int]:
     return found
 
 
-async def _keep_following(folder: MemberFolder, torrents: TorrentProcess, settings: MemberSettings) -> None:
-    problem = ""
+async def _keep_following(
+    folder: MemberFolder, torrents: TorrentProcess, settings: MemberSettings, followed: Followed
+) -> None:
     while True:
         try:
             async with open_member(folder, torrents, settings) as member:
                 log.info("following community=%s", id_text(folder.community))
+                followed.members[folder] = member
+                followed.problems.pop(folder, None)
                 await member.follow(lambda step, done, total: None)
         except* (MembershipError, StoreError) as errors:
             cause = str(_first(errors))
-            if cause != problem:
+            if cause != followed.problems.get(folder):
                 log.error("community not followed community=%s error=%r", id_text(folder.community), cause)
-            problem = cause
+            followed.problems[folder] = cause
+        finally:
+            followed.members.pop(folder, None)
         await asyncio.sleep(PAUSE_S)
 
 

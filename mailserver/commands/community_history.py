@@ -64,7 +64,7 @@ def _as_json(folder: MemberFolder, joined: Joined, overview: Overview | None) ->
         "unarchived": overview.unarchived,
         "archives": [_archive_as_json(archive) for archive in overview.archives],
         "link": None if link is None else {"clock": link.clock, "uri": link.uri},
-        "problem": _problem(overview),
+        "problem": overview.problem,
     }
 
 
@@ -93,7 +93,7 @@ def _row(folder: MemberFolder, joined: Joined, overview: Overview | None) -> tup
         f"{overview.messages:,}",
         "-" if overview.newest is None else _minute(overview.newest // NS),
         _link(overview),
-        _problem(overview) or "",
+        overview.problem or "",
     )
 
 
@@ -111,7 +111,7 @@ def _print_one(folder: MemberFolder, joined: Joined, overview: Overview | None) 
         ("archives", _archives(overview)),
         ("messages", f"{overview.messages:,}, {overview.unarchived:,} of them in no archive yet"),
         ("magnet link", _link(overview)),
-        *((("problem", problem),) if (problem := _problem(overview)) else ()),
+        *((("problem", problem),) if (problem := overview.problem) else ()),
     ]
     print_table((), rows)
     if overview.archives:
@@ -143,11 +143,6 @@ def _link(overview: Overview) -> str:
     if overview.link is None:
         return "none yet"
     return f"{span_text(max(time.time() - overview.link.clock / 1000, 0))} old"
-
-
-def _problem(overview: Overview) -> str | None:
-    """Why not all is here that is wanted."""
-    return overview.refused_link or (overview.attempt.problem if overview.attempt is not None else None)
 
 
 def _minute(second: int) -> str:

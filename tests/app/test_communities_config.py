@@ -40,6 +40,7 @@ SETTINGS: dict[str, tuple[str, str, object]] = {
         '["192.0.2.1:6881", "[2001:db8::1]:7"]',
         ("192.0.2.1:6881", "[2001:db8::1]:7"),
     ),
+    "metrics": ("127.0.0.1:9307", '"127.0.0.1:9307"', "127.0.0.1:9307"),
     "log_level": ("debug", '"debug"', "debug"),
     "log_format": ("json", '"json"', "json"),
 }
@@ -111,6 +112,7 @@ def test_torrent_process_gets_its_settings() -> None:
         ("announce_hours", 721.0, "is not above 0, and at most 720"),
         ("advertise", ("example.org:6881",), "no IP address with a port"),
         ("advertise", ("192.0.2.1:6881",) * 9, "9 addresses are more than 8"),
+        ("metrics", "127.0.0.1", "is not HOST:PORT"),
         ("log_level", "loud", "is not one of"),
         ("log_format", "xml", "is not one of"),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from mailserver.app import community_members
 from mailserver.app.communities_config import CommunitiesConfig
-from mailserver.app.community_members import run_members
+from mailserver.app.community_members import Followed, run_members
 from mailserver.communities import links
 from mailserver.communities.choosing import All, Latest
 from mailserver.community.member.history import read_overview
@@ -32,7 +32,7 @@ def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(data_dir: Path, torrents: TorrentProcess) -> AsyncIterator[None]:
-    task = asyncio.create_task(run_members(CommunitiesConfig(data_dir=data_dir), torrents))
+    task = asyncio.create_task(run_members(CommunitiesConfig(data_dir=data_dir), torrents, Followed()))
     try:
         yield
     finally:
