@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 LOOK_INTERVAL_S = 15.0
 """Time from the end of one look to the start of the next. Prometheus asks as often or less."""
 
+FIRST_LOOK_S = 2.0
+"""When to look first: by then there is something to see."""
+
 ANSWER_S = 10.0
 """How long the torrent process may take to say what it does: less than it takes to start it again, at times."""
 
@@ -65,6 +68,7 @@ class CommunityWatch:
 
     async def run(self) -> None:
         """Look until cancelled."""
+        await asyncio.sleep(FIRST_LOOK_S)
         while True:
             await self.look()
             await asyncio.sleep(LOOK_INTERVAL_S)

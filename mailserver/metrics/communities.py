@@ -77,7 +77,7 @@ class CommunitiesCollector(Collector):
 def _states(communities: Iterable[CommunityProgress]) -> Iterable[Metric]:
     labels = ["community", "role", "state"]
     weeks = GaugeMetricFamily(
-        "community_weeks", "Weeks that have history archives, by how far they are.", labels=labels
+        "community_ranges", "Weeks that have history archives, by how far they are.", labels=labels
     )
     archives = GaugeMetricFamily(
         "community_archives", "History archives that the newest index of a member lists, by state.", labels=labels
@@ -105,7 +105,7 @@ _OF_EACH: tuple[
         lambda each: each.is_seeding,
     ),
     (
-        "community_late_weeks",
+        "community_late_ranges",
         GaugeMetricFamily,
         "Weeks that have ended, and have no history archive yet.",
         lambda each: each.late_weeks,

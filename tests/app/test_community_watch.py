@@ -38,6 +38,7 @@ def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "WAIT_S", 0.2)
     monkeypatch.setattr(community_members, "LOOK_INTERVAL_S", 0.1)
     monkeypatch.setattr(community_members, "PAUSE_S", 0.1)
+    monkeypatch.setattr(community_watch, "FIRST_LOOK_S", 0.1)
     monkeypatch.setattr(community_watch, "LOOK_INTERVAL_S", 0.1)
 
 
@@ -116,8 +117,8 @@ async def test_weeks_of_owned_and_joined_communities_are_told_to_prometheus_and_
     assert joined.archives == {"missing": 0, "downloaded": 0, "imported": 2, "refused": 0}
     assert (status, ready) == (200, 200)
     lines = metrics.splitlines()
-    assert f'community_weeks{{community="{owned.id}",role="owner",state="distributed"}} 1.0' in lines
-    assert f'community_weeks{{community="{joined.id}",role="member",state="fetched"}} 2.0' in lines
+    assert f'community_ranges{{community="{owned.id}",role="owner",state="distributed"}} 1.0' in lines
+    assert f'community_ranges{{community="{joined.id}",role="member",state="fetched"}} 2.0' in lines
     assert "community_connected 1.0" in lines
 
 

@@ -37,12 +37,12 @@ def test_owned_community_is_told_by_weeks_and_has_fetched_nothing() -> None:
     lines = scrape(OWNED, JOINED)
 
     assert [line for line in lines if OF_OWNED in line] == [
-        f'community_weeks{{{OF_OWNED},state="archived"}} 2.0',
-        f'community_weeks{{{OF_OWNED},state="distributed"}} 1.0',
-        f'community_weeks{{{OF_OWNED},state="seeding"}} 2.0',
+        f'community_ranges{{{OF_OWNED},state="archived"}} 2.0',
+        f'community_ranges{{{OF_OWNED},state="distributed"}} 1.0',
+        f'community_ranges{{{OF_OWNED},state="seeding"}} 2.0',
         f"community_problem{{{OF_OWNED}}} 0.0",
         f"community_seeding{{{OF_OWNED}}} 1.0",
-        f"community_late_weeks{{{OF_OWNED}}} 1.0",
+        f"community_late_ranges{{{OF_OWNED}}} 1.0",
         f"community_newest_timestamp_seconds{{{OF_OWNED}}} {floatToGoString(OWNED.weeks[1].upper)}",
         f"community_announced_timestamp_seconds{{{OF_OWNED}}} 1.79e+09",
         f"community_peers{{{OF_OWNED}}} 3.0",
@@ -55,10 +55,10 @@ def test_joined_community_is_told_by_weeks_and_archives_and_is_as_new_as_what_it
     lines = scrape(OWNED, JOINED)
 
     assert [line for line in lines if OF_JOINED in line] == [
-        f'community_weeks{{{OF_JOINED},state="archived"}} 2.0',
-        f'community_weeks{{{OF_JOINED},state="distributed"}} 2.0',
-        f'community_weeks{{{OF_JOINED},state="seeding"}} 1.0',
-        f'community_weeks{{{OF_JOINED},state="fetched"}} 1.0',
+        f'community_ranges{{{OF_JOINED},state="archived"}} 2.0',
+        f'community_ranges{{{OF_JOINED},state="distributed"}} 2.0',
+        f'community_ranges{{{OF_JOINED},state="seeding"}} 1.0',
+        f'community_ranges{{{OF_JOINED},state="fetched"}} 1.0',
         f'community_archives{{{OF_JOINED},state="missing"}} 1.0',
         f'community_archives{{{OF_JOINED},state="downloaded"}} 0.0',
         f'community_archives{{{OF_JOINED},state="imported"}} 1.0',
