@@ -59,7 +59,7 @@ class CommunityProgress:
         id: `0x` and 66 hex digits.
         weeks: in the order of time.
         archives: how many history archives there are in each state; none for an owner, who has made them.
-        late_weeks: how many weeks have ended without a history archive; None for a member.
+        late_weeks: how many weeks have ended without a history archive; None for a member, or if it is not known.
         is_seeding: whether its torrent is offered; None if there is none, or it is switched off.
         announced_at: when the newest magnet link was posted, Unix seconds; None if there is none.
         peers: BitTorrent peers that are connected for it.

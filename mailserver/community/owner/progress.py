@@ -17,7 +17,7 @@ def owned_progress(
     seeded_bytes: int,
     announced: Announced | None,
     is_on: bool,
-    late_weeks: int,
+    late_weeks: int | None,
     traffic: TorrentTraffic,
     problem: str,
 ) -> CommunityProgress:
@@ -27,6 +27,7 @@ def owned_progress(
         entries: what the published index lists.
         seeded_bytes: how much of `data` is seeded now; 0: nothing.
         announced: what was announced last.
+        late_weeks: None: it is not known.
     """
     posted_bytes = 0 if announced is None else announced.data_bytes
     by_time = sorted(entries, key=lambda entry: entry.time_range)
