@@ -44,7 +44,7 @@ QUICK_ROUNDS: Mapping[str, int] = {
     "backing up": 2,
     "checking": 3,
     "compacting": 3,
-    "communities": 3,
+    "communities": 2,
 }
 
 QUICK = {"rounds": QUICK_ROUNDS}
