@@ -164,3 +164,27 @@ async def test_record_that_cannot_be_written_is_reported_once_and_is_a_problem(
 
     assert "cannot write" in said
     assert len([text for text in caplog.messages if "state of communities not written" in text]) == 1
+
+
+async def test_what_cannot_be_read_now_is_a_problem_and_nobody_waits_for_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(community_watch, "ANSWER_S", 0.0)  # the torrent process is never as fast
+    async with running(tmp_path):
+        pass
+    folder = membership(tmp_path, COMMUNITY)
+    folder.write(Joined(COMMUNITY))
+    async with serving(tmp_path, caplog) as url:
+        await until(lambda: of_role(tmp_path, Role.MEMBER) is not None)
+        folder.history.unlink()
+
+        def problem() -> str:
+            joined = of_role(tmp_path, Role.MEMBER)
+            return "" if joined is None else joined.problem
+
+        await until(lambda: "unable to open" in problem())
+        _, metrics = await asyncio.to_thread(get, f"{url}/metrics")
+
+    lines = metrics.splitlines()
+    assert "community_torrent_memory_bytes 0.0" in lines
+    assert f'community_problem{{community="{id_text(COMMUNITY)}",role="member"}} 1.0' in lines
