@@ -1,6 +1,6 @@
 """`python -m bench`: measures ingest, history, both at once ("busy"), relay, handshakes, idle peers, a flood, the
-compaction, answers from its archive, comparisons of stores, and the gateway, of our mailserver. With --enode it
-measures the first five of any other mailserver, and with --beside-ours those of ours before, in the same run.
+compaction, answers from its archive, comparisons of stores, the gateway, and communities, of our mailserver. With
+--enode it measures the first five of any other, and with --beside-ours those of ours before, in the same run.
 
 Our mailserver runs in a process of its own on loopback; this process is the client. Each run of ingest, relay,
 handshakes and idle peers starts a new mailserver with an empty store. Each run of "busy" starts one on a copy of a
@@ -27,6 +27,7 @@ from bench.arguments import parse_arguments
 from bench.busy import FLAGS as BUSY_FLAGS
 from bench.busy import QUESTION as BUSY_QUESTION
 from bench.busy import BusySpec, measure_busy
+from bench.communities import CommunitiesFailed, measure_communities
 from bench.compaction import CompactionFailed, measure_compaction, measure_plain_export
 from bench.daemon import Daemon, DaemonFailed
 from bench.data import Distribution, Sizes, Topics
@@ -96,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         CompactionFailed,
         FetchFailed,
         SyncFailed,
+        CommunitiesFailed,
         OSError,
     ) as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -114,11 +116,11 @@ def _each_mailserver(arguments: argparse.Namespace) -> list[argparse.Namespace]:
 
 
 def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
-    load_before = os.getloadavg()[0]
+    load_before, is_ours = os.getloadavg()[0], arguments.enode is None
     topics = Topics(arguments.topics, Distribution(arguments.distribution))
     ingest = tuple(_measure_ingest(arguments, topics)) if "ingest" in arguments.parts else ()
     histories: tuple[StoreHistory, ...] = ()
-    if "history" in arguments.parts and arguments.enode is None:
+    if "history" in arguments.parts and is_ours:
         histories = tuple(_measure_store(arguments, topics, count) for count in arguments.envelopes)
     elif "history" in arguments.parts:
         target = Target(arguments.enode, arguments.pid)
@@ -129,25 +131,22 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
     busy = tuple(_measure_busy(arguments, topics)) if "busy" in arguments.parts else ()
     relays = tuple(_measure_relay(arguments, topics)) if "relay" in arguments.parts else ()
     handshakes = (_measure_handshakes(arguments),) if "handshakes" in arguments.parts else ()
-    idle: tuple[Idle, ...] = ()
-    if "idle" in arguments.parts and arguments.enode is None:
-        idle = (_measure_idle(arguments),)
+    idle = (_measure_idle(arguments),) if "idle" in arguments.parts and is_ours else ()
     floods: tuple[Flood, ...] = ()
-    if "flood" in arguments.parts and arguments.enode is None:
+    if "flood" in arguments.parts and is_ours:
         floods = _measure_flood(arguments, topics)
     compactions: tuple[Compaction, ...] = ()
     plain_exports: tuple[PlainExport, ...] = ()
-    if "compaction" in arguments.parts and arguments.enode is None:
+    if "compaction" in arguments.parts and is_ours:
         compactions, plain_exports = _measure_compactions(arguments, topics)
     archives: tuple[ArchiveHistory, ...] = ()
-    if "archive" in arguments.parts and arguments.enode is None:
+    if "archive" in arguments.parts and is_ours:
         archives = tuple(_measure_archives(arguments, topics))
     syncs: tuple[Sync, ...] = ()
-    if "sync" in arguments.parts and arguments.enode is None:
+    if "sync" in arguments.parts and is_ours:
         syncs = tuple(_measure_syncs(arguments, topics))
-    gateways: tuple[GatewayResults, ...] = ()
-    if "gateway" in arguments.parts and arguments.enode is None:
-        gateways = (_measure_gateway(arguments, topics),)
+    gateways = (_measure_gateway(arguments, topics),) if "gateway" in arguments.parts and is_ours else ()
+    communities = measure_communities(arguments) if "communities" in arguments.parts and is_ours else ()
     environment = Environment(
         measured_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         python=platform.python_version(),
@@ -171,6 +170,7 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
         archives,
         syncs,
         gateways,
+        communities,
     )
 
 

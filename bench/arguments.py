@@ -23,6 +23,7 @@ PARTS = (
     "archive",
     "sync",
     "gateway",
+    "communities",
 )
 HISTORY_DAYS = 30
 HISTORY_ENVELOPES = 1_000_000
@@ -55,6 +56,8 @@ QUICK: dict[str, Any] = {
     "push_rate": 1000,
     "queries": 50,
     "sent_messages": 32,
+    "community_messages": 2000,
+    "community_weeks": 4,
 }
 """What --quick sets, where it is not given."""
 
@@ -83,6 +86,8 @@ DEFAULTS: dict[str, Any] = {
     "push_rate": 20_000,
     "queries": 500,
     "sent_messages": 1000,
+    "community_messages": 500_000,
+    "community_weeks": 52,
 }
 
 
@@ -143,6 +148,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     _add_number(parser, "push-rate", "of them a second that are offered")
     _add_number(parser, "queries", "store queries in one run, asked of a gateway")
     _add_number(parser, "sent-messages", "messages in one run that clients send by a gateway")
+    _add_number(parser, "community-messages", "messages of a community")
+    _add_number(parser, "community-weeks", "weeks that they are spread over")
     _add_number(parser, "topics", "topics that they are spread over")
     parser.add_argument("--distribution", choices=[kind.value for kind in Distribution], default="uniform")
     parser.add_argument(

@@ -91,7 +91,7 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> CompactionRun:
         start_s = time.perf_counter() - began
 
         archive = folder / "archive"
-        cpu_before = sum(one.cpu_s for one in _usages())
+        cpu_before = sum(one.cpu_s for one in family_usages())
         began = time.perf_counter()
         report = compact(
             spark,
@@ -100,7 +100,7 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> CompactionRun:
             run="measured",
         )
         seconds = time.perf_counter() - began
-        family = list(_usages())
+        family = list(family_usages())
         if report.rows != arguments.rows:
             raise CompactionFailed(f"{arguments.rows} rows are in the store, {report.rows} were archived")
 
@@ -138,7 +138,7 @@ def _duckdb_read_s(archive: Path, by: PartitionBy, topic: str, found: int) -> fl
     return seconds
 
 
-def _usages() -> Iterator[Usage]:
+def family_usages() -> Iterator[Usage]:
     """What this process and each that it has started have used, but for those that end meanwhile."""
     for pid in _family(os.getpid()):
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):

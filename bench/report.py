@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
+from bench.communities_report import communities_text
 from bench.gateway_report import gateway_text
 from bench.results import (
     ArchiveHistory,
@@ -78,6 +79,7 @@ def as_text(results: Results) -> str:
     for sync in results.syncs:
         parts += [f"{sync_line(sync)}\n{sync_table(sync)}", f"{fetch_line()}\n{fetch_table(sync)}"]
     parts += map(gateway_text, results.gateways)
+    parts += map(communities_text, results.communities)
     return "\n\n".join(parts)
 
 

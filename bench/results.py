@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
+from bench.communities_results import Communities
 from bench.gateway_results import GatewayResults
 
 
@@ -359,3 +360,4 @@ class Results:
     archives: tuple[ArchiveHistory, ...] = ()
     syncs: tuple[Sync, ...] = ()
     gateways: tuple[GatewayResults, ...] = ()
+    communities: tuple[Communities, ...] = ()

@@ -17,7 +17,10 @@ PAGE = ROOT / "docs" / "evidence.md"
 Figure = int | float | str
 
 KINDS: Mapping[str, tuple[str, str]] = {
-    "kills": ("make faults ARGS=kills", "daemon, backups, checks, migrations and compactions killed at any moment"),
+    "kills": (
+        "make faults ARGS=kills",
+        "daemon, backups, checks, migrations, compactions, communities killed at any moment",
+    ),
     "power": ("make faults ARGS=power", "power cuts, with what was not synced lost or torn"),
     "disk": ("make faults ARGS=disk", "a disk that is full, or fails"),
     "peers": ("make faults ARGS=peers", "hostile peers beside an honest client"),

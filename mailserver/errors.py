@@ -77,6 +77,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
         StoreLost                [store.sqlite.presence] its file was replaced or deleted: nothing works until a restart
       TooManyIds               [store.message_ids] a scope by topics is too large to compare: ask for a shorter time
       RangeTooWide             [store.message_ids] too many ids lie in the time of those looked for: name a shorter one
+      ServedError              [handoff.communities] what `community serve` has said cannot be read: show nothing of it
       ArchivedError            [handoff.archived] the record of the compaction cannot be read: delete nothing
       CompactionRecordError    [handoff.last_run] the record of the last run cannot be read: say so
       UpkeepRecordError        [handoff.last_upkeep] the record of the last merge or verification cannot be read: say so

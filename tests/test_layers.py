@@ -30,6 +30,7 @@ ORDER = (
     ("feed_socket", "history", "upkeep"),
     ("catchup", "community", "peers"),
     ("community/member", "community/owner"),
+    ("community/status",),
     ("api", "data_dir", "gateway", "monitoring"),
     ("app",),
     ("doctor",),

@@ -42,7 +42,7 @@ def test_table_has_every_setting_with_its_default_and_marks_what_can_be_reloaded
 def test_every_alert_has_its_line() -> None:
     rules = re.findall("- alert: ([A-Za-z]+)", (ROOT / "docker" / "prometheus" / "alerts.yml").read_text("utf-8"))
     lines = re.findall(
-        r"^\| \**((?:Mailserver|Gateway)[A-Za-z]+)\** \|",
+        r"^\| \**((?:Mailserver|Gateway|Communit)[A-Za-z]+)\** \|",
         (ROOT / "docs" / "operating" / "alerts.md").read_text("utf-8"),
         re.MULTILINE,
     )

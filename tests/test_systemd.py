@@ -9,15 +9,23 @@ from pathlib import Path
 import pytest
 
 from mailserver.app import daemon
+from mailserver.app.communities_config import COMMUNITIES
 from mailserver.app.config_sources import MAILSERVER
 from mailserver.app.gateway_config import GATEWAY
+from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.gateway import host
 from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.torrents.child import ENDS_S, STOP_S
 from spark_export.options import MERGE_SCHEDULE, NIGHTLY_OPTIONS, VERIFY_SCHEDULE
 from spark_export.schedule import STOP_LIMIT_S
 
 UNITS = Path(__file__).parents[1] / "docker" / "systemd"
-SERVICES = ["waku-mailserver.service", "waku-mailserver-compaction.service", "waku-mailserver-gateway.service"]
+SERVICES = [
+    "waku-mailserver.service",
+    "waku-mailserver-compaction.service",
+    "waku-mailserver-gateway.service",
+    "waku-mailserver-communities.service",
+]
 TIMER = "waku-mailserver-compaction.timer"
 PROGRAMS = "/opt/waku-mailserver/bin/"
 
@@ -97,6 +105,17 @@ def test_gateway_finds_the_mailserver_and_its_feed_socket() -> None:
     assert mailserver.feed_socket
     assert gateway.data_dir == mailserver.data_dir
     assert int(settings(SERVICES[2])["Service.TimeoutStopSec"][0]) > 5 > host.STOP_TIMEOUT_S
+
+
+def test_communities_are_where_the_mailserver_and_the_compaction_have_them() -> None:
+    mailserver = MAILSERVER.load({}, environment(SERVICES[0]), None)
+    communities = COMMUNITIES.load({}, environment(SERVICES[3]), None)
+    (command,) = settings(SERVICES[3])["Service.ExecStart"]
+
+    assert communities.data_dir == mailserver.data_dir
+    assert environment(SERVICES[1])["SPARK_EXPORT_COMMUNITIES"] == str(communities.data_dir / COMMUNITIES_FOLDER)
+    assert command == f"{PROGRAMS}waku-mailserver community serve"
+    assert int(settings(SERVICES[3])["Service.TimeoutStopSec"][0]) > STOP_S + ENDS_S
 
 
 @pytest.mark.parametrize("unit", SERVICES)

@@ -37,10 +37,8 @@ from mailserver.community.member.joined import (
     MAX_CHANNELS,
     MAX_MAILSERVERS,
     Joined,
-    MemberFolder,
     MembershipError,
     membership,
-    memberships,
 )
 from mailserver.community.member.showing import joined_as_json, overview_of
 from mailserver.community.owner.folders import CommunityFolder, create, named, owned
@@ -52,7 +50,9 @@ from mailserver.community.owner.record import (
     new_community,
 )
 from mailserver.community.owner.showing import owned_as_json
+from mailserver.community.status import read_status, status_as_json
 from mailserver.errors import DecodeError, StoreError
+from mailserver.handoff.communities import ServedError
 from mailserver.ids.envelopes import content_topic_of
 from mailserver.live.intake import Clock
 from mailserver.net.sessions import random_key
@@ -61,6 +61,7 @@ from mailserver.waku.envelope import MAX_U32
 COMMUNITY_ERRORS: Known = {
     CommunityError: ErrorCode.COMMUNITY_REFUSED,
     MembershipError: ErrorCode.COMMUNITY_REFUSED,
+    ServedError: ErrorCode.COMMUNITY_REFUSED,
     StoreError: ErrorCode.STORE_UNAVAILABLE,
 }
 
@@ -69,9 +70,6 @@ MAX_CHAT_ID_CHARS = 512
 
 _CHANNEL = ("name", "chatId", "topic", "symmetricKey", "since")
 _MEMBERSHIP = ("community", "channels", "mailservers", "fetch", "from", "to")
-
-Served = Callable[[CommunityFolder], Mapping[str, Any]]
-"""What is known of a community of ours besides its files."""
 
 FetchNow = Callable[[CommunityId, str | None], None]
 """Has the history of a community fetched now: the newest link, or one that was given, and then the newest.
@@ -83,7 +81,7 @@ MembershipError: it is not followed.
 class CommunityMethods:
     """The communities of one data directory, of which we are owner or member."""
 
-    def __init__(self, data_dir: Path, network_topic: str, served: Served, fetch_now: FetchNow, clock: Clock) -> None:
+    def __init__(self, data_dir: Path, network_topic: str, fetch_now: FetchNow, clock: Clock) -> None:
         """Take the process that serves them.
 
         Args:
@@ -92,7 +90,6 @@ class CommunityMethods:
         self._data_dir = data_dir
         self._communities = data_dir / COMMUNITIES_FOLDER
         self._network_topic = network_topic
-        self._served = served
         self._fetch_now = fetch_now
         self._clock = clock
 
@@ -114,7 +111,7 @@ class CommunityMethods:
 
     async def _list(self, params: Fields, call: Call) -> Json:
         def read() -> list[Json]:
-            return [self._shown(folder, folder.read()) for folder in owned(self._communities)]
+            return [_shown(folder, folder.read()) for folder in owned(self._communities)]
 
         return await asyncio.to_thread(read)
 
@@ -126,7 +123,7 @@ class CommunityMethods:
         community = new_community(name, form, self._network_topic, int(self._clock()))
 
         def make() -> Json:
-            return self._shown(create(self._communities, community, key), community)
+            return _shown(create(self._communities, community, key), community)
 
         return await asyncio.to_thread(make)
 
@@ -164,12 +161,9 @@ class CommunityMethods:
 
         def write() -> Json:
             folder = named(self._communities, name)
-            return self._shown(folder, folder.change(change))
+            return _shown(folder, folder.change(change))
 
         return await asyncio.to_thread(write)
-
-    def _shown(self, folder: CommunityFolder, community: Community) -> Json:
-        return _camel_case({**owned_as_json(folder, community), **self._served(folder)})
 
     # As a member.
 
@@ -185,7 +179,7 @@ class CommunityMethods:
 
         def write() -> Json:
             folder.write(joined)
-            return _joined(folder)
+            return _camel_case(joined_as_json(folder, joined, overview_of(folder)))
 
         return await asyncio.to_thread(write)
 
@@ -193,9 +187,8 @@ class CommunityMethods:
         community = params.maybe("community", _community)
 
         def read() -> list[Json]:
-            if community is not None:
-                return [_joined(membership(self._data_dir, community))]
-            return [*map(_joined, memberships(self._data_dir))]
+            found = read_status(self._data_dir, community, self._clock())
+            return [_camel_case(status_as_json(each)) for each in found]
 
         return await asyncio.to_thread(read)
 
@@ -206,8 +199,8 @@ class CommunityMethods:
         return True
 
 
-def _joined(folder: MemberFolder) -> Json:
-    return _camel_case(joined_as_json(folder, folder.read(), overview_of(folder)))
+def _shown(folder: CommunityFolder, community: Community) -> Json:
+    return _camel_case(owned_as_json(folder, community))
 
 
 def _community(value: Json) -> CommunityId:

@@ -14,22 +14,23 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mailserver import __version__
 from mailserver.api.communities import COMMUNITY_ERRORS, CommunityMethods
 from mailserver.app.communities_config import CommunitiesConfig
 from mailserver.app.community_members import Members
+from mailserver.app.community_watch import CommunityWatch
 from mailserver.app.process import background, raise_file_limit
 from mailserver.app.rpc import serve_rpc
+from mailserver.app.service_monitor import monitored
 from mailserver.community.folder import COMMUNITIES_FOLDER, make_communities_folder
-from mailserver.community.owner.folders import CommunityFolder
 from mailserver.community.owner.service import OwnerService, OwnerSettings
 from mailserver.data_dir.folder import DataDirInUse
 from mailserver.errors import StartupError
 from mailserver.feed_socket.client import FeedClient
 from mailserver.files import open_descriptor, read_holder, try_lock, write_holder
 from mailserver.live.intake import Clock
+from mailserver.metrics.communities import communities_registry
 from mailserver.store.sqlite.arrivals import open_arrivals
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.torrents.client import TorrentProcess
@@ -90,37 +91,31 @@ async def serve_communities(
             TorrentProcess(config.torrents) as torrents,
             open_arrivals(config.data_dir / STORE_FILE, config.network_topic) as arrivals,
         ):
-            owners = OwnerService(folder, torrents, feed, arrivals, owner_settings(config), clock)
+            settings = owner_settings(config)
+            owners = OwnerService(folder, torrents, feed, arrivals, settings, clock)
             members = Members(config, torrents, clock)
+            watch = CommunityWatch(folder, torrents, owners, members, feed, settings.announce_s, clock)
             log.info("torrents listening port=%d", torrents.port)
             async with (
                 background(feed.run(), failed=failed),
                 background(_read(feed), failed=failed),
                 background(owners.run(), failed=failed),
                 background(members.run(), failed=failed),
-                _serve_rpc(config, owners, members, clock) as rpc_port,
+                background(watch.run(), failed=failed),
+                monitored(config.metrics, communities_registry(watch.figures), watch.problems),
+                _serve_rpc(config, members, clock) as rpc_port,
             ):
                 yield Serving(owners, torrents, rpc_port)
 
 
 @contextlib.asynccontextmanager
-async def _serve_rpc(
-    config: CommunitiesConfig, owners: OwnerService, members: Members, clock: Clock
-) -> AsyncIterator[int | None]:
+async def _serve_rpc(config: CommunitiesConfig, members: Members, clock: Clock) -> AsyncIterator[int | None]:
     """Serve JSON-RPC, if the settings say so; yield the port."""
     if not config.rpc:
         yield None
         return
 
-    def served(folder: CommunityFolder) -> dict[str, Any]:
-        community = owners.communities.get(folder.path)
-        seeded = None if community is None else community.publisher.seeded
-        return {
-            "seeding": None if seeded is None else seeded.info_hash.hex(),
-            "problem": (community and community.problem) or owners.problem or None,
-        }
-
-    methods = CommunityMethods(config.data_dir, config.network_topic, served, members.fetch_now, clock)
+    methods = CommunityMethods(config.data_dir, config.network_topic, members.fetch_now, clock)
     async with serve_rpc(config.rpc, config.rpc_token_file, methods.table(), COMMUNITY_ERRORS) as port:
         yield port
 

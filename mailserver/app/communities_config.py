@@ -66,6 +66,7 @@ class CommunitiesConfig:
     rpc_token_file: str = setting(
         "", "file with the bearer token that JSON-RPC demands; required for any address but loopback (default: none)"
     )
+    metrics: str = setting("", "HOST:PORT to serve metrics and health on (default: off)")
     log_level: str = setting("info", "lowest level to log: " + ", ".join(LOG_LEVELS))
     log_format: str = setting("text", "text: one line of key=value per event; json: one JSON object per event")
 
@@ -135,6 +136,8 @@ def check_communities_config(config: CommunitiesConfig) -> None:
         raise ConfigError(f"announce_hours: {hours}")
     if len(config.advertise) > MAX_PEERS:
         raise ConfigError(f"advertise: {len(config.advertise)} addresses are more than {MAX_PEERS}")
+    if config.metrics:
+        parse_address("metrics", config.metrics)
     _ = config.torrents, config.advertised
     for name, choices in (("log_level", LOG_LEVELS), ("log_format", tuple(form.value for form in LogFormat))):
         if getattr(config, name) not in choices:

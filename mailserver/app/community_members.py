@@ -31,6 +31,8 @@ PAUSE_S = 60.0
 class Members:
     """The communities that were joined, while `run` runs.
 
+    `members` are those whose files are open, `problems` says why others are not followed.
+
     Args:
         torrents: shared with the owner's half.
         clock: the present, Unix seconds.
@@ -40,7 +42,8 @@ class Members:
         self._config = config
         self._torrents = torrents
         self._clock = clock
-        self._at_work: dict[CommunityId, Member] = {}
+        self.members: dict[MemberFolder, Member] = {}
+        self.problems: dict[MemberFolder, str] = {}
 
     async def run(self) -> None:
         """Work for all communities that were joined, and those that are joined meanwhile. Only cancelling ends this."""
@@ -61,6 +64,7 @@ class Members:
                         task.cancel()
                         await asyncio.wait([task])
                         del running[folder]
+                        self.problems.pop(folder, None)
                 for folder, changed in there.items():
                     if folder not in running:
                         running[folder] = changed, group.create_task(self._keep_following(folder, settings))
@@ -72,7 +76,7 @@ class Members:
         Raises:
             MembershipError: nobody works for this community.
         """
-        member = self._at_work.get(community)
+        member = next((each for folder, each in self.members.items() if folder.community == community), None)
         if member is None:
             raise MembershipError(
                 f"community {id_text(community)} is not followed: it was not joined, or not {LOOK_INTERVAL_S:g} s ago, "
@@ -81,20 +85,20 @@ class Members:
         member.fetch_now(uri)
 
     async def _keep_following(self, folder: MemberFolder, settings: MemberSettings) -> None:
-        problem = ""
         while True:
             try:
                 async with open_member(folder, self._torrents, settings) as member:
                     log.info("following community=%s", id_text(folder.community))
-                    self._at_work[folder.community] = member
+                    self.members[folder] = member
+                    self.problems.pop(folder, None)
                     await member.follow(lambda step, done, total: None)
             except* (MembershipError, StoreError) as errors:
                 cause = str(_first(errors))
-                if cause != problem:
+                if cause != self.problems.get(folder):
                     log.error("community not followed community=%s error=%r", id_text(folder.community), cause)
-                problem = cause
+                self.problems[folder] = cause
             finally:
-                self._at_work.pop(folder.community, None)
+                self.members.pop(folder, None)
             await asyncio.sleep(PAUSE_S)
 
 

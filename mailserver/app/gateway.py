@@ -17,9 +17,9 @@ from ipaddress import ip_address
 from mailserver import __version__
 from mailserver.app.config import parse_address
 from mailserver.app.gateway_config import GatewayConfig
-from mailserver.app.gateway_monitor import GatewayMonitor
 from mailserver.app.history import open_archive
 from mailserver.app.process import background, listen, raise_file_limit
+from mailserver.app.service_monitor import monitored
 from mailserver.data_dir.gateway_files import gateway_locked, load_or_make_seed, write_addresses
 from mailserver.feed_socket.client import FeedClient
 from mailserver.gateway.bridge import Bridge
@@ -78,13 +78,14 @@ async def run_gateway(config: GatewayConfig) -> None:
                 open_messages(index, arrivals, config.network_topic, archive=archive) as messages,
             ):
                 gateway = Gateway(config, key, messages, feed, metrics)
+                metrics.registry.register(GatewayCollector(gateway.figures))
                 await gateway.live.begin()
                 async with (
                     background(messages.follower.run(), failed=stop.set),
                     background(feed.run(), failed=stop.set),
                     background(gateway.live.run(), failed=stop.set),
                     gateway.serve() as addresses,
-                    _monitor(config, gateway),
+                    monitored(config.metrics, gateway.metrics.registry, gateway.problems),
                 ):
                     write_addresses(config.data_dir, addresses)
                     for address in addresses:
@@ -217,21 +218,6 @@ class Gateway:
             elif archived.owed:
                 problems.append(f"{archived.owed} days and months of the archive are not indexed yet")
         return problems
-
-
-@contextlib.asynccontextmanager
-async def _monitor(config: GatewayConfig, gateway: Gateway) -> AsyncIterator[None]:
-    """Serve metrics and health, if the settings say so."""
-    if not config.metrics:
-        yield
-        return
-    gateway.metrics.registry.register(GatewayCollector(gateway.figures))
-    monitor = GatewayMonitor(gateway.metrics.registry, gateway.problems)
-    log.info("serving metrics port=%d", await listen(monitor.start, "metrics", config.metrics))
-    try:
-        yield
-    finally:
-        await monitor.stop()
 
 
 def _multiaddr(host: str, port: int, *more: Part) -> Multiaddr:

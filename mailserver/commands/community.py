@@ -3,11 +3,12 @@
 import argparse
 from collections.abc import Callable
 
-from mailserver.commands import community_history, community_member, community_owner, community_serve
+from mailserver.commands import community_history, community_member, community_owner, community_serve, community_status
 
 COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str], ...] = (
     *community_owner.COMMANDS,
     *community_member.COMMANDS,
+    *community_status.COMMANDS,
     *community_history.COMMANDS,
     *community_serve.COMMANDS,
 )

@@ -1,8 +1,7 @@
-"""`waku-mailserver community status|messages`: what there is of the communities that we are members of."""
+"""`waku-mailserver community messages`: the history of a community, as its member has it."""
 
 import argparse
 import json
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -12,106 +11,14 @@ from mailserver.commands.arguments import read_text
 from mailserver.commands.community_member import add_community, add_times, time_range_of
 from mailserver.commands.output import printable
 from mailserver.commands.settings import add_settings, settings_of
-from mailserver.commands.terminal import print_table
-from mailserver.communities.channels import chat_channel, id_text
+from mailserver.communities.channels import chat_channel
 from mailserver.communities.formats import TimeRange
 from mailserver.community.member.history import read_messages
-from mailserver.community.member.joined import Joined, MemberFolder, membership, memberships
+from mailserver.community.member.joined import membership
 from mailserver.community.member.reading import OpenedMessage, open_message
-from mailserver.community.member.records import HistoryMessage, KnownArchive, Overview, State
-from mailserver.community.member.showing import joined_as_json, overview_of
+from mailserver.community.member.records import HistoryMessage
 from mailserver.ids.envelopes import NS
-from mailserver.units import size_text, span_text
 from mailserver.waku.envelope import MAX_U32
-
-
-def _add_status(parser: argparse.ArgumentParser) -> None:
-    add_community(parser, may_be_all=True)
-    parser.add_argument("--json", action="store_true", help="print one JSON object for each community, one a line")
-    add_settings(parser, only={"data_dir"}, sources=COMMUNITIES)
-    parser.set_defaults(command=_status)
-
-
-def _status(arguments: argparse.Namespace) -> int:
-    data_dir = settings_of(arguments, COMMUNITIES).data_dir
-    folders = memberships(data_dir) if arguments.community is None else [membership(data_dir, arguments.community)]
-    known = [(folder, folder.read(), overview_of(folder)) for folder in folders]
-    if arguments.json:
-        for folder, joined, overview in known:
-            print(json.dumps(joined_as_json(folder, joined, overview)))
-    elif arguments.community is not None:
-        _print_one(*known[0])
-    elif known:
-        titles = ("COMMUNITY", "FETCH", "ARCHIVES", "MESSAGES", "UNTIL", "LINK", "PROBLEM")
-        print_table(titles, [_row(*one) for one in known])
-    return 0
-
-
-def _row(folder: MemberFolder, joined: Joined, overview: Overview | None) -> tuple[str, ...]:
-    fetch = str(joined.to_json()["fetch"])
-    if overview is None:
-        return (id_text(folder.community), fetch, "0", "0", "-", "-", "")
-    return (
-        id_text(folder.community),
-        fetch,
-        _archives(overview),
-        f"{overview.messages:,}",
-        "-" if overview.newest is None else _minute(overview.newest // NS),
-        _link(overview),
-        overview.problem or "",
-    )
-
-
-def _print_one(folder: MemberFolder, joined: Joined, overview: Overview | None) -> None:
-    rows = [
-        ("community", id_text(folder.community)),
-        ("fetch", str(joined.to_json()["fetch"])),
-        ("channels", ", ".join(joined.channels) or "-"),
-        ("mailservers", ", ".join(map(str, joined.mailservers)) or "the one of the data directory"),
-    ]
-    if overview is None:
-        print_table((), [*rows, ("history", "nothing was fetched yet")])
-        return
-    rows += [
-        ("archives", _archives(overview)),
-        ("messages", f"{overview.messages:,}, {overview.unarchived:,} of them in no archive yet"),
-        ("magnet link", _link(overview)),
-        *((("problem", problem),) if (problem := overview.problem) else ()),
-    ]
-    print_table((), rows)
-    if overview.archives:
-        print()
-        titles = ("FROM", "TO", "STATE", "MESSAGES", "SIZE", "PROBLEM")
-        print_table(titles, [_archive_row(archive) for archive in overview.archives])
-
-
-def _archive_row(archive: KnownArchive) -> tuple[str, ...]:
-    return (
-        _minute(archive.time_range.lower),
-        _minute(archive.time_range.upper),
-        archive.state.value + ("" if archive.is_listed else ", not listed any more"),
-        "-" if archive.messages is None else f"{archive.messages:,}",
-        size_text(archive.entry.size),
-        archive.refused or "",
-    )
-
-
-def _archives(overview: Overview) -> str:
-    """How many are imported, of how many that are listed."""
-    listed = [archive for archive in overview.archives if archive.is_listed]
-    states = [archive.state for archive in listed]
-    refused = f", {states.count(State.REFUSED)} refused" if State.REFUSED in states else ""
-    return f"{states.count(State.IMPORTED)} of {len(listed)}{refused}"
-
-
-def _link(overview: Overview) -> str:
-    if overview.link is None:
-        return "none yet"
-    return f"{span_text(max(time.time() - overview.link.clock / 1000, 0))} old"
-
-
-def _minute(second: int) -> str:
-    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%M}"
 
 
 def _add_messages(parser: argparse.ArgumentParser) -> None:
@@ -173,12 +80,6 @@ def _message_as_json(message: HistoryMessage, opened: OpenedMessage) -> dict[str
 
 
 COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str], ...] = (
-    (
-        "status",
-        _add_status,
-        "show what there is of the communities that were joined",
-        "Show what there is of the communities that were joined; one may be fetched meanwhile.",
-    ),
     (
         "messages",
         _add_messages,

@@ -55,7 +55,7 @@ def add_community(parser: argparse.ArgumentParser, *, may_be_all: bool = False) 
         metavar="ID",
         type=checked(parse_id),
         nargs="?" if may_be_all else None,
-        help="its id: 0x and 66 hex digits" + (" (default: all that were joined)" if may_be_all else ""),
+        help="its id: 0x and 66 hex digits" + (" (default: all)" if may_be_all else ""),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import uvloop
 
 from mailserver.app.control import STATUS, call_daemon
+from mailserver.commands.output import counted
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import print_table
 from mailserver.errors import ConnectionLost
@@ -103,6 +104,7 @@ def _what_there_is(status: dict[str, Any]) -> list[tuple[str, str]]:
         ("compaction", compaction_text(status["compaction"])),
         ("catching up", _sync(status["catching_up"])),
         ("gateways", _gateways(status["gateways"])),
+        ("communities", _communities(status["communities"])),
     ]
 
 
@@ -141,6 +143,21 @@ def _gateways(gateways: dict[str, int]) -> str:
     return (
         f"{gateways['connected']}; {gateways['sent']:,} envelopes sent{missed}, "
         f"{gateways['posts_stored']:,} stored from them{refused}"
+    )
+
+
+def _communities(communities: dict[str, Any]) -> str:
+    known = communities["known"]
+    if not known:
+        return "none"
+    owned = sum(each["role"] == "owner" for each in known)
+    problems = sum(each["problem"] is not None for each in known)
+    late = sum(each["late_weeks"] or 0 for each in known)
+    return (
+        f"{owned} owned, {len(known) - owned} joined"
+        + (f"; {counted(late, 'week')} without an archive" if late else "")
+        + (f"; {problems} with a problem" if problems else "")
+        + ("" if communities["running"] else "; community serve does not run")
     )
 
 

@@ -128,11 +128,13 @@ def _values(data: bytes) -> dict[str, bytes]:
 
 
 def _is_deployed(encoded: bytes) -> bool:
-    """Whether field 4 counts bytes: no archive has so many pieces as one piece has bytes."""
-    return any(
-        number == 4 and wire_type is WireType.VARINT and isinstance(value, int) and value >= PIECE_BYTES
+    """Whether field 4 counts bytes: no archive has so many pieces as one piece has bytes. The last one counts."""
+    sizes = [
+        value
         for number, wire_type, value in read_fields(encoded)
-    )
+        if number == 4 and wire_type is WireType.VARINT and isinstance(value, int)
+    ]
+    return bool(sizes) and sizes[-1] >= PIECE_BYTES
 
 
 _MAP_ENTRY = {1: fields.data("id", MAX_ID_BYTES), 2: fields.data("entry", 2 * MAX_METADATA_BYTES)}

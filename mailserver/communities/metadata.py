@@ -23,6 +23,7 @@ from mailserver.communities.formats import (
     MAX_ARCHIVE_MESSAGES,
     MAX_ENCODED_MESSAGE_BYTES,
     MAX_TOPICS,
+    PIECE_BYTES,
     EntryFields,
     TimeRange,
 )
@@ -100,7 +101,7 @@ class MetadataForm:
         check_version(found)
         time_range, content_topics = self._decode(found.data("metadata") or b"", known)
         size = (found.number("size") or 0) * self.whole
-        if not 0 < size <= MAX_ARCHIVE_BYTES:
+        if not PIECE_BYTES <= size <= MAX_ARCHIVE_BYTES:
             raise DecodeError("size of a history archive is out of bounds", got=size, limit=MAX_ARCHIVE_BYTES)
         padding = (found.number("padding") or 0) if self.whole == 1 else 0
         if padding >= size:

@@ -15,6 +15,7 @@ from mailserver.monitoring.last_day_file import LastDayFile
 from mailserver.monitoring.status import (
     Activity,
     CatchupStatus,
+    CommunitiesStatus,
     CompactionStatus,
     GatewaysStatus,
     LoggedError,
@@ -108,6 +109,7 @@ class Monitoring:
             compaction=CompactionStatus.of(sight),
             catching_up=CatchupStatus.of(self._sync()),
             gateways=GatewaysStatus.of(self._metrics),
+            communities=CommunitiesStatus.of(sight.served, self._clock()),
             days=days_of(sight.days, archived),
             errors=tuple(self._errors()),
         )

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from prometheus_client import Counter, Gauge
 
 from mailserver import __version__
+from mailserver.communities.progress import CommunityProgress
+from mailserver.handoff.communities import Served
 from mailserver.handoff.last_run import ENDS, MAX_ARCHIVED_DAYS, ArchivedDay, CompactionState
 from mailserver.metrics.figures import CatchupFigures, DiskFigures, NodeFigures, StoreFigures
 from mailserver.metrics.labels import Direction, PostResult
@@ -208,6 +210,77 @@ def _total(metric: Counter | Gauge) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class WeekStatus:
+    """A week of a community that has history archives: from `lower` to `upper`. `fetched` is None if we own it."""
+
+    lower: int
+    upper: int
+    archives: int
+    distributed: bool
+    seeding: bool
+    fetched: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommunityStatus:
+    """A community that is ours, or was joined."""
+
+    id: str
+    role: str
+    weeks: tuple[WeekStatus, ...]
+    late_weeks: int | None
+    announced_at: float | None
+    peers: int
+    uploaded: int
+    downloaded: int
+    problem: str | None
+
+    @classmethod
+    def of(cls, community: CommunityProgress, *, is_served: bool) -> "CommunityStatus":
+        """Show a community. Nothing is seeded, and nobody is connected, while it is not served."""
+        weeks = (
+            WeekStatus(
+                week.lower,
+                week.upper,
+                week.archives,
+                week.is_distributed,
+                week.is_seeding and is_served,
+                week.is_fetched,
+            )
+            for week in community.weeks
+        )
+        return cls(
+            id=community.id,
+            role=community.role.value,
+            weeks=tuple(weeks),
+            late_weeks=community.late_weeks,
+            announced_at=community.announced_at,
+            peers=community.peers if is_served else 0,
+            uploaded=community.uploaded,
+            downloaded=community.downloaded,
+            problem=community.problem or None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CommunitiesStatus:
+    """What `community serve` has said last, at `at`. `running`: whether that was just now."""
+
+    at: float | None
+    running: bool
+    known: tuple[CommunityStatus, ...]
+
+    @classmethod
+    def of(cls, served: Served | None, now: float) -> "CommunitiesStatus":
+        """Show what was served."""
+        if served is None:
+            return cls(None, False, ())
+        is_served = served.is_current(now)
+        known = (CommunityStatus.of(each, is_served=is_served) for each in served.communities)
+        return cls(served.at, is_served, tuple(known))
+
+
+@dataclass(frozen=True, slots=True)
 class DayStatus:
     """One reception day. None means that the store, or the archive, has nothing of it."""
 
@@ -247,6 +320,7 @@ class Status:
     compaction: CompactionStatus | None
     catching_up: CatchupStatus
     gateways: GatewaysStatus
+    communities: CommunitiesStatus
     days: tuple[DayStatus, ...]
     errors: tuple[LoggedError, ...]
 

@@ -5,6 +5,7 @@ So an answer costs next to nothing, and nobody can make us read the disk by aski
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,13 +13,17 @@ from pathlib import Path
 
 from prometheus_client import Histogram
 
+from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.errors import MailserverError, StoreError
+from mailserver.handoff.communities import Served, ServedError, read_served
 from mailserver.handoff.last_run import MAX_ARCHIVED_DAYS, Compaction, CompactionState
 from mailserver.handoff.last_upkeep import Task
 from mailserver.metrics.figures import CompactionFigures, DiskFigures, StoreFigures
 from mailserver.monitoring.memory import memory_limit
 from mailserver.store.handoff import Handoff
 from mailserver.store.interface import ReceptionDay, Store
+
+log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 15.0
 """Time from the end of one look to the start of the next. Prometheus asks as often or less."""
@@ -54,6 +59,7 @@ class Sight:
     compaction_problem: str = ""
     upkeep_problem: str = ""
     memory_limit: int | None = None
+    served: Served | None = None
 
 
 class Watch:
@@ -66,6 +72,7 @@ class Watch:
         self._lag = lag
         self.sight = Sight()
         self._worst_lag_s = 0.0
+        self._served_problem = ""
         self._changed = asyncio.Event()
 
     async def run(self, on_look: Callable[[], None], on_change: Callable[[], None]) -> None:
@@ -108,7 +115,20 @@ class Watch:
             compaction_problem=problem,
             upkeep_problem=upkeep_problem,
             memory_limit=limit,
+            served=await self._served(),
         )
+
+    async def _served(self) -> Served | None:
+        """What `community serve` has said last; None if it never ran, or that cannot be read."""
+        try:
+            served = await asyncio.to_thread(read_served, self._data_dir / COMMUNITIES_FOLDER)
+        except ServedError as error:
+            if str(error) != self._served_problem:
+                log.warning("state of communities unknown error=%r", str(error))
+            self._served_problem = str(error)
+            return None
+        self._served_problem = ""
+        return served
 
     def take_worst_lag(self) -> float:
         """The worst lag of the event loop since the last call, in seconds."""

@@ -1,6 +1,7 @@
 """What the torrent process tells of itself."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +58,44 @@ class Statistics:
     restarts: int
     memory_bytes: int
     torrents: tuple[TorrentStatistics, ...]
+
+
+@dataclass(slots=True)
+class TorrentTraffic:
+    """The traffic of the torrents that one after the other were those of a community, also over restarts.
+
+    Args:
+        peers: connected now.
+        uploaded_bytes: of files, sent to peers since this was made.
+        downloaded_bytes: of files, taken from peers.
+    """
+
+    peers: int = 0
+    uploaded_bytes: int = 0
+    downloaded_bytes: int = 0
+    _last: TorrentStatistics | None = field(default=None)
+
+    def see(self, torrents: Iterable[TorrentStatistics], info_hash: bytes | None) -> None:
+        """Take what a look has found.
+
+        Args:
+            info_hash: of the community's present torrent; None if it has none.
+        """
+        found = next((each for each in torrents if each.info_hash == info_hash), None)
+        self.peers = 0 if found is None else found.peers
+        if found is None:
+            return
+        last = self._last
+        if last is None or not _goes_on(last, found):
+            last = None  # another torrent, or the process began anew: it counts from zero
+        self.uploaded_bytes += found.uploaded_bytes - (last.uploaded_bytes if last else 0)
+        self.downloaded_bytes += found.downloaded_bytes - (last.downloaded_bytes if last else 0)
+        self._last = found
+
+
+def _goes_on(last: TorrentStatistics, found: TorrentStatistics) -> bool:
+    return (
+        last.info_hash == found.info_hash
+        and last.uploaded_bytes <= found.uploaded_bytes
+        and last.downloaded_bytes <= found.downloaded_bytes
+    )

@@ -33,9 +33,7 @@ class Calls:
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         self.asked: list[tuple[CommunityId, str | None]] = []
-        methods = CommunityMethods(
-            data_dir, "/waku/2/rs/1/5", lambda folder: {"seeding": None}, self._fetch, lambda: NOW
-        )
+        methods = CommunityMethods(data_dir, "/waku/2/rs/1/5", self._fetch, lambda: NOW)
         self._dispatcher = Dispatcher(methods.table(), COMMUNITY_ERRORS)
 
     def _fetch(self, community: CommunityId, uri: str | None) -> None:
@@ -92,7 +90,6 @@ async def test_community_is_made_changed_switched_off_and_listed(calls: Calls) -
         "until": None,
         "unpublished": False,
         "announced": None,
-        "seeding": None,
     }
     assert (off["enabled"], on["enabled"]) == (False, True)
     assert await calls("list") == [on]

@@ -42,6 +42,7 @@ SETTINGS: dict[str, tuple[str, str, object]] = {
     ),
     "rpc": ("127.0.0.1:8546", '"127.0.0.1:8546"', "127.0.0.1:8546"),
     "rpc_token_file": ("/etc/waku/token", '"/etc/waku/token"', "/etc/waku/token"),
+    "metrics": ("127.0.0.1:9307", '"127.0.0.1:9307"', "127.0.0.1:9307"),
     "log_level": ("debug", '"debug"', "debug"),
     "log_format": ("json", '"json"', "json"),
 }
@@ -115,6 +116,7 @@ def test_torrent_process_gets_its_settings() -> None:
         ("announce_hours", 721.0, "is not above 0, and at most 720"),
         ("advertise", ("example.org:6881",), "no IP address with a port"),
         ("advertise", ("192.0.2.1:6881",) * 9, "9 addresses are more than 8"),
+        ("metrics", "127.0.0.1", "is not HOST:PORT"),
         ("log_level", "loud", "is not one of"),
         ("log_format", "xml", "is not one of"),
     ],

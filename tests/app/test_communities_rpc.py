@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from mailserver.api.params import Json
-from mailserver.app import community_members
+from mailserver.app import community_members, community_watch
 from mailserver.app.communities import Serving, serve_communities
 from mailserver.app.communities_config import CommunitiesConfig
 from mailserver.communities import links
@@ -37,6 +37,8 @@ TOKEN = "correct-horse-battery-staple"
 def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "WAIT_S", 0.2)
     monkeypatch.setattr(community_members, "LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(community_watch, "FIRST_LOOK_S", 0.05)
+    monkeypatch.setattr(community_watch, "LOOK_INTERVAL_S", 0.05)
     monkeypatch.setattr(service, "LOOK_S", 0.05)
 
 
@@ -99,21 +101,23 @@ async def rpc(tmp_path: Path) -> AsyncIterator[Running]:
 async def test_community_that_is_made_is_seeded_until_it_is_switched_off(rpc: Running) -> None:
     made = await rpc("create", {"name": "Garden"})
     await rpc("addChannel", "Garden", {"name": "general"})
-    await rpc.until({"seeding": None, "problem": None, "announced": None}, "list")
+    await rpc.until({"role": "owner", "served": True, "seeding": False, "problem": None, "announced": None}, "status")
     folder = folder_of(rpc.daemon.config.data_dir / COMMUNITIES_FOLDER, parse_id(made["id"]))
     make_week(folder, 0)
 
     await rpc.until({"unpublished": False, "archives": 1}, "list")
     await until(folder.announced.exists, PATIENCE_S)
-    (seeded,) = await rpc("list")
-    (torrent,) = (await rpc.serving.torrents.statistics()).torrents
-    assert seeded["seeding"] == torrent.info_hash.hex()
+    seeded = await rpc.until({"seeding": True}, "status", made["id"])
     assert seeded["announced"] is not None
+    assert [(week["distributed"], week["seeding"]) for week in seeded["weeks"]] == [(True, True)]
+    (torrent,) = (await rpc.serving.torrents.statistics()).torrents
     await rpc("disable", "Garden")
-    await rpc.until({"enabled": False, "seeding": None}, "list")
+    await rpc.until({"seeding": False}, "status", made["id"])
     assert (await rpc.serving.torrents.statistics()).torrents == ()
     await rpc("enable", "Garden")
-    await rpc.until({"enabled": True, "seeding": torrent.info_hash.hex()}, "list")
+    await rpc.until({"seeding": True}, "status", made["id"])
+    (again,) = (await rpc.serving.torrents.statistics()).torrents
+    assert again.info_hash == torrent.info_hash
 
 
 async def test_community_that_is_joined_is_followed_and_fetched(rpc: Running, tmp_path: Path) -> None:

@@ -13,11 +13,15 @@ from mailserver.communities.channels import chat_channel, community_id, id_text
 from mailserver.communities.choosing import All, Between, Choice, Latest
 from mailserver.communities.formats import TimeRange
 from mailserver.communities.links import MagnetLink as Announced
+from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.member.history import open_history, read_overview
 from mailserver.community.member.joined import Joined, membership, memberships
+from mailserver.community.member.progress import joined_progress
 from mailserver.community.member.records import Attempt, HistoryMessage
+from mailserver.handoff.communities import write_served
 from mailserver.ids.envelopes import NS
 from mailserver.torrents.client import TorrentProcess
+from mailserver.torrents.statistics import TorrentTraffic
 from mailserver.waku.envelope import MAX_U32
 from mailserver.waku.payload import MAX_PADDING_BYTES, seal_symmetric
 from tests.community.member.publishing import OWNER, published, sealed
@@ -161,7 +165,17 @@ def test_status_shows_each_community(history: Path, capsys: pytest.CaptureFixtur
     assert community(history, "status") == 0
 
     titles, row = capsys.readouterr().out.splitlines()
-    assert titles.split() == ["COMMUNITY", "FETCH", "ARCHIVES", "MESSAGES", "UNTIL", "LINK", "PROBLEM"]
+    assert titles.split() == [
+        "COMMUNITY",
+        "ROLE",
+        "ARCHIVES",
+        "MESSAGES",
+        "UNTIL",
+        "LINK",
+        "SEEDING",
+        "PEERS",
+        "PROBLEM",
+    ]
     assert row.startswith(ID)
     assert "1 of 2, 1 refused" in row
     assert row.endswith("no metadata")
@@ -174,6 +188,9 @@ def test_status_of_one_community_shows_its_archives(history: Path, capsys: pytes
     out = capsys.readouterr().out
     assert "2, 1 of them in no archive yet" in out
     assert "news" in out
+    assert "community serve does not run" in out
+    weeks = [line.split() for line in out.splitlines() if line.endswith(("yes", "no"))]
+    assert [row[4:] for row in weeks] == [["1", "yes", "no", "yes"], ["1", "yes", "no", "no"]]
     rows = [line.split() for line in out.splitlines() if "100 KiB" in line]
     assert [row[4] for row in rows] == ["imported", "refused"]
     assert out.rstrip().endswith("it does not decode")
@@ -191,6 +208,38 @@ def test_status_as_json_has_all_of_it(history: Path, capsys: pytest.CaptureFixtu
         ("refused", week(6).lower),
     ]
     assert said["problem"] == "no metadata"
+    assert [(each["from"], each["archives"], each["fetched"]) for each in said["weeks"]] == [
+        (week(5).lower, 1, True),
+        (week(6).lower, 1, False),
+    ]
+    assert (said["role"], said["served"], said["seeding"]) == ("member", False, False)
+
+
+def test_status_says_what_serve_does_while_it_runs(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    progress = joined_progress(
+        COMMUNITY,
+        read_overview(membership(history, COMMUNITY).history).archives,
+        link=None,
+        is_offered=True,
+        traffic=TorrentTraffic(peers=2, uploaded_bytes=2048, downloaded_bytes=5),
+        problem="",
+    )
+    write_served(history / COMMUNITIES_FOLDER, [progress], time.time())
+    capsys.readouterr()
+
+    assert community(history, "status", "--json") == 0
+    said: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert [each["seeding"] for each in said["weeks"]] == [True, False]
+    assert (said["served"], said["seeding"], said["peers"], said["uploaded"]) == (True, True, 2, 2048)
+    assert said["problem"] == "no metadata"
+
+    assert community(history, "status", ID) == 0
+    assert "seeding, 2 peers, 2 KiB sent, 5 B taken" in capsys.readouterr().out
+
+    write_served(history / COMMUNITIES_FOLDER, [progress], time.time() - 3600)
+    assert community(history, "status", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["served"], said["peers"]) == (False, 0)
 
 
 @pytest.mark.parametrize("flags", [(), (ID,), ("--json",)], ids=["all", "one", "json"])

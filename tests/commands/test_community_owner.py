@@ -1,6 +1,8 @@
 """`waku-mailserver community`: the commands of owners."""
 
 import json
+import re
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,14 @@ import pytest
 from mailserver.commands.cli import main
 from mailserver.communities.channels import chat_channel, community_id, id_text
 from mailserver.community.folder import COMMUNITIES_FOLDER
+from mailserver.community.owner.announcing import Announced
 from mailserver.community.owner.appending import append, read_made
 from mailserver.community.owner.folders import named
+from mailserver.community.owner.progress import owned_progress
 from mailserver.community.owner.publishing import take_next_index
+from mailserver.files import write_atomically
+from mailserver.handoff.communities import write_served
+from mailserver.torrents.statistics import TorrentTraffic
 from tests.community.owner.samples import GARDEN, OWNER, archives_of, channel, garden, made_in, sealed, week
 
 Capture = pytest.CaptureFixture[str]
@@ -147,3 +154,53 @@ def test_damaged_index_is_named(tmp_path: Path, capsys: Capture) -> None:
     assert run(tmp_path, "list") == 1
 
     assert f"{folder.index} is damaged" in capsys.readouterr().err
+
+
+def test_status_of_a_community_of_ours_shows_its_weeks(tmp_path: Path, capsys: Capture) -> None:
+    folder = made_in(tmp_path / COMMUNITIES_FOLDER)
+    record = folder.read()
+    for number in (0, 1):
+        append(folder, record.format, read_made(folder, record.format), archives_of(record, number))
+    take_next_index(folder)
+    size = folder.data.stat().st_size // 2
+    write_atomically(folder.announced, Announced(bytes(20), size, 1, int(time.time())).encode())
+
+    assert run(tmp_path, "status", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["id"], said["role"], said["name"], said["late_weeks"]) == (folder.path.name, "owner", "Garden", None)
+    assert [(each["from"], each["distributed"], each["seeding"], each["fetched"]) for each in said["weeks"]] == [
+        (week(0).lower, True, False, None),
+        (week(1).lower, False, False, None),
+    ]
+
+    progress = owned_progress(
+        folder,
+        read_made(folder, record.format).entries,
+        seeded_bytes=2 * size,
+        announced=None,
+        is_on=True,
+        late_weeks=3,
+        traffic=TorrentTraffic(peers=1),
+        problem="the disk is full",
+    )
+    write_served(tmp_path / COMMUNITIES_FOLDER, [progress], time.time())
+    assert run(tmp_path, "status") == 0
+    titles, row = capsys.readouterr().out.splitlines()
+    assert titles.split()[:3] == ["COMMUNITY", "ROLE", "ARCHIVES"]
+    assert row.split()[:4] == [folder.path.name, "owner", "2", "-"]
+    assert row.endswith("the disk is full")
+
+    assert run(tmp_path, "status", folder.path.name) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"weeks without an archive +3\n", out)
+    weeks = [line.split()[4:] for line in out.splitlines() if line.endswith(" -")]
+    assert weeks == [["1", "yes", "yes", "-"], ["1", "no", "yes", "-"]]
+
+
+def test_status_of_a_community_whose_index_is_damaged_says_so(tmp_path: Path, capsys: Capture) -> None:
+    folder = made_in(tmp_path / COMMUNITIES_FOLDER)
+    folder.index.write_bytes(b"\xff")
+
+    assert run(tmp_path, "status") == 1
+
+    assert "index is damaged" in capsys.readouterr().err

@@ -14,6 +14,8 @@ from mailserver.api.params import Fields, Json
 from mailserver.app.control import CONTROL_ERRORS, STATUS, ControlSocket, StatusMethods, call_daemon
 from mailserver.commands import status as status_module
 from mailserver.commands.cli import main
+from mailserver.community.folder import COMMUNITIES_FOLDER
+from mailserver.handoff.communities import write_served
 from mailserver.handoff.last_run import Compaction
 from mailserver.metrics.figures import DiskFigures
 from mailserver.metrics.labels import PostResult
@@ -23,6 +25,7 @@ from mailserver.monitoring.watch import Sight
 from mailserver.store.sqlite.handoff import write_compaction
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
+from tests.communities.progress import JOINED, OWNED
 from tests.mailservers import NOW, fill, make_envelopes
 from tests.monitoring.samples import ENODE, SYNC, minutes, monitoring
 from tests.waiting import until
@@ -37,6 +40,8 @@ async def state(tmp_path: Path) -> AsyncIterator[Monitoring]:
         started_at=NOW - 700, finished_at=NOW - 500, exit_code=0, rows=1234, seconds=200.0, succeeded_at=NOW - 500
     )
     write_compaction(tmp_path / STORE_FILE, run)
+    (tmp_path / COMMUNITIES_FOLDER).mkdir()
+    write_served(tmp_path / COMMUNITIES_FOLDER, [OWNED, JOINED], NOW - 600.0)
     async with open_store(tmp_path / STORE_FILE) as store:
         await fill(store, make_envelopes(3))
         metrics = Metrics()
@@ -94,6 +99,10 @@ async def test_table_says_how_it_is(state: Monitoring, tmp_path: Path, capsys: p
     assert said["compaction"].startswith("succeeded 2026-11-")
     assert said["compaction"].endswith(", 1,234 envelopes archived in 3 min")
     assert said["catching up"] == "24 h left; sources: 1; 200 envelopes stored"
+    assert (
+        said["communities"]
+        == "1 owned, 1 joined; 1 week without an archive; 1 with a problem; community serve does not run"
+    )
     assert said["gateways"] == "2; 5,000 envelopes sent, 7 stored from them (1 refused or failed)"
     assert said["envelopes accepted"].split()[0] == "1,234"
     assert said["answer time, median"].split() == ["7.5", "ms", "7.5", "ms"]

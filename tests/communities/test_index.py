@@ -121,9 +121,24 @@ def test_entry_with_a_range_in_nanoseconds_is_read() -> None:
     assert entry.time_range == TimeRange(1, 2)
 
 
+SECONDS = write_bytes(2, write_number(2, 1) + write_number(3, 2))
+
+
+def test_format_is_told_by_the_size_that_counts_if_there_are_two() -> None:
+    pieces, size = write_number(4, 1), write_number(4, PIECE_BYTES)
+
+    assert decode_index(listing(METADATA + size + pieces)).format_name == SPEC.name
+    assert decode_index(listing(SECONDS + pieces + size)).format_name == DEPLOYED.name
+
+
 @pytest.mark.parametrize(
     ("encoded", "why"),
     [
+        pytest.param(
+            listing(SECONDS + write_number(4, PIECE_BYTES), SECONDS + write_number(4, PIECE_BYTES - 1)),
+            "size",
+            id="less than a piece",
+        ),
         pytest.param(b"\xff", "truncated", id="no protobuf"),
         pytest.param(write_bytes(102, b"sealed"), "encrypted", id="encrypted"),
         pytest.param(write_number(1, 5), "wire type", id="wire type"),

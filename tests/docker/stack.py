@@ -28,7 +28,7 @@ COMPACTED_WITHIN_S = 300.0
 
 SERVICES = ("mailserver", "compaction")
 
-PROFILES = ("--profile", "gateway", "--profile", "monitoring")
+PROFILES = ("--profile", "gateway", "--profile", "communities", "--profile", "monitoring")
 """All that there are."""
 
 PUT = """
@@ -56,7 +56,7 @@ class Stack:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.project = f"waku-mailserver-test-{os.getpid()}"
-        p2p, metrics, prometheus, grafana, light, websocket, light_metrics = map(str, free_ports(7))
+        p2p, metrics, prometheus, grafana, light, websocket, light_metrics, torrents, served = map(str, free_ports(9))
         self.settings = {
             "IMAGE_TAG": self.project,
             "P2P_ADDRESS": "127.0.0.1",
@@ -68,6 +68,9 @@ class Stack:
             "V2_PORT": light,
             "V2_WEBSOCKET_PORT": websocket,
             "V2_METRICS_PORT": light_metrics,
+            "TORRENT_ADDRESS": "127.0.0.1",
+            "TORRENT_PORT": torrents,
+            "TORRENT_METRICS_PORT": served,
             "MAILSERVER_ADVERTISE": "localhost",
         }
         shutil.copy(REPOSITORY / "docker-compose.yml", folder)

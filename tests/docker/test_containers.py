@@ -101,6 +101,14 @@ def stack_with_gateway(stack: Stack) -> Iterator[Stack]:
     stack.compose(*PROFILES, "rm", "--stop", "--force", "gateway")
 
 
+@pytest.fixture
+def stack_with_all(stack_with_gateway: Stack) -> Iterator[Stack]:
+    """Communities are served, too."""
+    stack_with_gateway.up("communities")
+    yield stack_with_gateway
+    stack_with_gateway.compose(*PROFILES, "rm", "--stop", "--force", "communities")
+
+
 def problems_of_gateway(stack: Stack) -> list[str]:
     """What keeps it from doing all of its work: with any, it answers 503, which is an error here."""
     with urllib.request.urlopen(f"http://127.0.0.1:{stack.settings['V2_METRICS_PORT']}/ready", timeout=QUICK_S) as said:
@@ -131,10 +139,10 @@ async def test_a_light_client_gets_what_is_posted_and_sends_through_the_publishe
     assert await asyncio.to_thread(problems_of_gateway, stack) == []
 
 
-@pytest.mark.parametrize("service", [*SERVICES, "gateway"])
-def test_a_container_can_do_only_what_it_must(stack_with_gateway: Stack, service: str) -> None:
+@pytest.mark.parametrize("service", [*SERVICES, "gateway", "communities"])
+def test_a_container_can_do_only_what_it_must(stack_with_all: Stack, service: str) -> None:
     """Its processes have no rights, its root file system cannot be written, and what it takes has a limit."""
-    stack = stack_with_gateway
+    stack = stack_with_all
     processes = json.loads(stack.python(service, STATUS_OF_PROCESSES))
     refused = stack.python(service, WRITE_ANYWHERE).split()
     host = stack.container(service)["HostConfig"]

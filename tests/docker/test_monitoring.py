@@ -62,22 +62,23 @@ def test_prometheus_scrapes_the_mailserver_with_the_configuration_and_rules_that
     assert ask(built, "rules")["groups"]
 
 
-def test_prometheus_finds_the_gateway_while_it_runs(built: Stack, standins: tuple[str, ...]) -> None:
+def test_prometheus_finds_the_gateway_and_communities_while_they_run(built: Stack, standins: tuple[str, ...]) -> None:
     built.up("mailserver")
     built.up("gateway")
+    built.up("communities")
     built.compose(*standins, "up", "--detach", "--no-build", "--force-recreate", "prometheus")
     built.wait_until_healthy("prometheus")
     try:
         wait_for(
             lambda: (
                 {(target["labels"]["instance"], target["health"]) for target in ask(built, "targets")["activeTargets"]}
-                == {("mailserver:9305", "up"), ("gateway:9306", "up")}
+                == {("mailserver:9305", "up"), ("gateway:9306", "up"), ("communities:9307", "up")}
             ),
             lambda: json.dumps(ask(built, "targets"), indent=1) + built.logs("prometheus"),
             QUICK_S,
         )
     finally:
-        built.compose(*PROFILES, "rm", "--stop", "--force", "gateway")
+        built.compose(*PROFILES, "rm", "--stop", "--force", "gateway", "communities")
 
 
 def test_grafana_does_not_start_without_a_password(built: Stack, standins: tuple[str, ...]) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.faults.powercut.archive import archive
+from tests.faults.powercut.communities import communities
 from tests.faults.powercut.cuts import Outcome, cut_power, recorded_all, start_daemon
 from tests.faults.powercut.recorder import Kind, Recorder, build
 from tests.faults.powercut.scenarios import STORE_SCENARIOS, Scenario
@@ -16,7 +17,7 @@ from tests.in_memory import keep_in_memory
 
 SUMMARY = "power cuts: the recorded write order, with unsynced writes lost or torn"
 QUICK = {"cuts": 20, "disks": 2, "starts": 1}
-SCENARIOS = {**STORE_SCENARIOS, "archive": archive}
+SCENARIOS = {**STORE_SCENARIOS, "archive": archive, "communities": communities}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

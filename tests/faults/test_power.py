@@ -56,7 +56,7 @@ def test_whatever_a_power_cut_leaves_what_was_promised_is_there(name: str, folde
 
     assert outcome.shown == []
     assert (outcome.cuts, outcome.disks) == (cuts, cuts * disks)
-    assert len(scenario.promises) > 20 or name == "archive"
+    assert len(scenario.promises) > 20 or name in ("archive", "communities")
 
 
 @pytest.mark.parametrize("name", ["first_start", "ingest"])
@@ -111,6 +111,25 @@ def test_sync_that_the_archive_leaves_out_is_found(endings: list[str], folder: P
     outcome = asyncio.run(cut_power(careless, folder, cuts=200, disks=2, seed=SEED, until=""))
 
     assert outcome.broken
+
+
+@pytest.mark.parametrize(
+    ("endings", "promise"),
+    [
+        pytest.param(["data"], "published envelopes are gone|is damaged|were published", id="history archives"),
+        pytest.param(["index.next.tmp"], "damaged|are gone", id="index"),
+        pytest.param([".part"], "has changed|cannot be read", id="downloads"),
+        pytest.param(["history.db-wal"], "imported messages are gone|is malformed", id="history"),
+    ],
+)
+def test_sync_that_a_community_leaves_out_is_found(
+    endings: list[str], promise: str, folder: Path, recorded: Record
+) -> None:
+    careless = without_syncs(recorded("communities"), *endings)
+
+    outcome = asyncio.run(cut_power(careless, folder, cuts=400, disks=2, seed=SEED, until=promise))
+
+    assert any(re.search(promise, text) for text in outcome.broken), outcome.shown
 
 
 @pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])

@@ -7,12 +7,15 @@ import re
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.files import write_atomically
+from mailserver.handoff.communities import write_served
 from mailserver.handoff.last_run import ArchivedDay, Compaction
 from mailserver.monitoring.last_day import MAX_MINUTES, MINUTE_S, encode_file
 from mailserver.monitoring.last_day_file import HISTORY_FILE
@@ -21,6 +24,7 @@ from mailserver.store.sqlite.handoff import write_compaction
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.units import delay_text, size_text, span_text
+from tests.communities.progress import JOINED, OWNED
 from tests.integration.browser import Browser, running_browser
 from tests.integration.daemons import Daemon, running_daemon
 from tests.mailservers import make_envelopes
@@ -107,6 +111,14 @@ RECORD_LABELS = """
 """
 """Keeps what is written beside the axes of each chart: it is drawn."""
 
+COMMUNITIES = """
+    return [...document.querySelectorAll("#known > div")].map((box) => ({
+        title: box.querySelector("h3").textContent,
+        said: [...box.querySelectorAll("p")].map((each) => each.textContent),
+        rows: [...box.querySelectorAll("tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent)),
+    }));
+"""
+
 PRESSED = "return [...document.querySelectorAll('[aria-pressed=true]')].map((each) => each.textContent)"
 SPANS = "return minuteCharts.map(({ plot }) => [plot.scales.x.min, plot.scales.x.max])"
 
@@ -133,6 +145,8 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     archived = {now // 86_400 - number: ArchivedDay(50 + number, 20_000 + 500 * number) for number in range(1, 40)}
     failed = Compaction(started_at=now - 9000.0, finished_at=now - 8990.0, exit_code=1, error=WORDS, archived=archived)
     write_compaction(folder / STORE_FILE, failed)
+    (folder / COMMUNITIES_FOLDER).mkdir()
+    write_served(folder / COMMUNITIES_FOLDER, [OWNED, replace(JOINED, problem=WORDS)], now)
     return folder
 
 
@@ -371,6 +385,23 @@ def test_what_comes_is_text_and_no_html(address: str, tmp_path: Path) -> None:
         assert browser.console() == []
 
 
+def test_weeks_of_communities_are_shown_the_newest_first(address: str, tmp_path: Path) -> None:
+    with running_browser(tmp_path / "profile", width=PHONE[0], height=PHONE[1]) as browser:
+        shown_page(browser, address)
+
+        owned, joined = browser.run(COMMUNITIES)
+        assert owned["title"] == f"owner of {OWNED.id}"
+        assert owned["said"] == [
+            "3 peers; 4.9 KiB sent, 0 B taken; last link 2026-09-21 14:13",
+            "weeks without an archive: 1",
+        ]
+        assert owned["rows"] == [["2024-10-17", "2", "no", "yes", "-"], ["2024-10-10", "1", "yes", "yes", "-"]]
+        assert joined["title"] == f"member of {JOINED.id}"
+        assert joined["said"] == ["0 peers; 60 B sent, 6.8 KiB taken; last link -", WORDS]
+        assert joined["rows"] == [["2024-10-17", "2", "yes", "no", "no"], ["2024-10-10", "1", "yes", "yes", "yes"]]
+        assert browser.run("return document.getElementById('injected')") is None
+
+
 def test_page_asks_again_and_says_when_nobody_answers(address: str, tmp_path: Path) -> None:
     with running_browser(tmp_path / "profile", width=PHONE[0], height=PHONE[1]) as browser:
         hurry = "const wait = setTimeout; window.setTimeout = (what, ms) => wait(what, ms === 60000 ? 20 : ms);"
@@ -418,6 +449,7 @@ def test_page_of_a_mailserver_that_has_just_been_made(tmp_path: Path, screenshot
         assert set(said.values()) == {"the first minute is not over yet"}
         assert browser.run("return document.getElementById('compaction').textContent") == "has never run"
         assert browser.run("return document.getElementById('problems').textContent") == "None."
+        assert browser.run("return document.getElementById('communities').hidden") is True
 
 
 def test_chart_without_values_says_why(tmp_path: Path) -> None:

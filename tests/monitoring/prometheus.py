@@ -27,7 +27,7 @@ DASHBOARD = ROOT / "docker" / "grafana" / "dashboards" / "mailserver.json"
 DEADLINE_S = 60.0
 """How long Prometheus may take to start, or to have scraped what is waited for."""
 
-_METRIC = re.compile(r"\b(?:mailserver|gateway|waku|p2p|process)_[a-z0-9_]+")
+_METRIC = re.compile(r"\b(?:mailserver|gateway|community|waku|p2p|process)_[a-z0-9_]+")
 _POLL_S = 0.1
 
 
@@ -52,9 +52,10 @@ class Query(NamedTuple):
     panel: str
     expression: str
 
-    def of(self, instance: str, gateway: str) -> str:
-        """What Grafana asks for this mailserver and this gateway."""
+    def of(self, instance: str, gateway: str, communities: str) -> str:
+        """What Grafana asks for this mailserver, this gateway, and this `community serve`."""
         chosen = self.expression.replace("$instance", instance).replace("$gateway", gateway)
+        chosen = chosen.replace("$communities", communities)
         return chosen.replace("$__rate_interval", "1m")
 
 
@@ -123,10 +124,10 @@ class Prometheus:
 
 
 @contextlib.contextmanager
-def running_prometheus(folder: Path, instance: str, gateway: str) -> Iterator[Prometheus]:
-    """Run one on a free port of loopback that scrapes a mailserver's and a gateway's HOST:PORT every second, with our
-    alert rules."""
-    jobs = {"mailserver": instance, "gateway": gateway}
+def running_prometheus(folder: Path, instance: str, gateway: str, communities: str) -> Iterator[Prometheus]:
+    """Run one on a free port of loopback that scrapes a mailserver, a gateway and `community serve`, at HOST:PORT each,
+    every second, with our alert rules."""
+    jobs = {"mailserver": instance, "gateway": gateway, "communities": communities}
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(ALERTS)],

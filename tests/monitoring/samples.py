@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from prometheus_client.registry import CollectorRegistry
+
 from mailserver.codec.keys import Enode
+from mailserver.metrics.communities import ServiceFigures, communities_registry
 from mailserver.metrics.figures import (
     CatchupFigures,
     CompactionFigures,
@@ -27,6 +30,7 @@ from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.status import LoggedError
 from mailserver.monitoring.watch import Watch
 from mailserver.store.sqlite.store import SqliteStore
+from tests.communities.progress import JOINED, OWNED
 from tests.mailservers import NOW, Clock
 from tests.pairs import private_key
 
@@ -98,6 +102,12 @@ def of_gateway(figures: GatewayFigures) -> GatewayMetrics:
     for asked in Asked:
         metrics.requests.labels(asked.value, "200").inc()
     return metrics
+
+
+def of_communities() -> CollectorRegistry:
+    """All metrics of `community serve` with a community that it owns and one that was joined."""
+    figures = ServiceFigures((OWNED, replace(JOINED, announced_at=1_790_000_000.0)), True, 28_800.0, 0, 50_000_000)
+    return communities_registry(lambda: figures)
 
 
 def minutes(count: int, first_at: float = NOW, **columns: float) -> Minutes:

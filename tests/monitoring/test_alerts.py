@@ -1,4 +1,5 @@
-"""docker/prometheus/alerts.yml: promtool reads it, and raises each alert in one case of alerts_test.yml."""
+"""docker/prometheus/alerts.yml: promtool reads it, and raises each alert in one case of alerts_test.yml or
+slow_alerts_test.yml."""
 
 import re
 import subprocess
@@ -9,7 +10,7 @@ import pytest
 from mailserver.monitoring.health import LATE_S
 from tests.monitoring.prometheus import ALERTS, dashboard, program
 
-CASES = Path(__file__).with_name("alerts_test.yml")
+CASES = [Path(__file__).with_name(name) for name in ("alerts_test.yml", "slow_alerts_test.yml")]
 
 RULES = ALERTS.read_text(encoding="utf-8").split("      - alert: ")[1:]
 
@@ -29,14 +30,15 @@ def test_rules_are_well_formed() -> None:
 
 @pytest.mark.integration
 def test_alerts_are_raised_when_they_should_be_and_only_then() -> None:
-    tested = promtool("test", "rules", CASES)
+    tested = promtool("test", "rules", *CASES)
 
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
 def test_each_alert_is_raised_in_a_case_with_its_severity() -> None:
     severities = {rule.split()[0]: re.findall(r"severity: (\w+)", rule) for rule in RULES}
-    expected = set(re.findall(r'alertname="(\w+)", severity="(\w+)"', CASES.read_text(encoding="utf-8")))
+    cases = "".join(path.read_text(encoding="utf-8") for path in CASES)
+    expected = set(re.findall(r'alertname="(\w+)", severity="(\w+)"', cases))
 
     assert {(name, severity) for name, (severity,) in severities.items()} == expected
     assert {severity for _, severity in expected} == {"critical", "warning"}

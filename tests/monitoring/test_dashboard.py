@@ -48,13 +48,14 @@ def test_labels_in_queries_are_those_of_the_metric() -> None:
             assert set(grouping.split(", ")) <= set().union(*(labels[name] for name in metrics_in(query.expression)))
 
 
-def test_each_query_is_of_the_mailserver_or_the_gateway_that_is_chosen() -> None:
+def test_each_query_is_of_the_process_that_is_chosen() -> None:
     for query in queries():
         kinds = {name.partition("_")[0] for name in metrics_in(query.expression)}
         selected = re.findall(r'\{instance="\$(\w+)"', query.expression)
         assert len(selected) == len(re.findall(r"\w+\{", query.expression)) > 0, query
-        if kinds != {"process"}:  # which both have
-            assert set(selected) == {"gateway" if kinds == {"gateway"} else "instance"}, query
+        if kinds != {"process"}:  # which all have
+            (kind,) = kinds if len(kinds) == 1 else {"mailserver"}
+            assert set(selected) == {{"gateway": "gateway", "community": "communities"}.get(kind, "instance")}, query
 
 
 def test_each_panel_has_a_title_a_unit_and_says_what_to_do() -> None:
@@ -92,4 +93,5 @@ def test_it_is_found_by_its_id_and_chooses_the_provisioned_data_source() -> None
     assert [(each["name"], each["datasource"]) for each in chosen] == [
         ("instance", DATA_SOURCE),
         ("gateway", DATA_SOURCE),
+        ("communities", DATA_SOURCE),
     ]

@@ -3,7 +3,7 @@
 import re
 
 from tests.monitoring.prometheus import ROOT
-from tests.monitoring.samples import FIGURES, GATEWAY_FIGURES, of_gateway, with_figures
+from tests.monitoring.samples import FIGURES, GATEWAY_FIGURES, of_communities, of_gateway, with_figures
 
 DOCUMENT = ROOT / "docs" / "metrics.md"
 
@@ -14,7 +14,7 @@ Described = dict[str, tuple[str, tuple[str, ...], str]]
 
 
 def exposed() -> Described:
-    """What is there to scrape, of a mailserver and its gateway."""
+    """What is there to scrape, of a mailserver, its gateway and `community serve`."""
     metrics = with_figures(FIGURES)
     for by_request in (
         metrics.delivery_duration.labels("topics", "delivered"),
@@ -24,10 +24,11 @@ def exposed() -> Described:
     metrics.delivered.labels("topics", "delivered").inc()
     metrics.delivered_bytes.labels("topics", "delivered").inc()
     found: Described = {}
-    for family in [*metrics.registry.collect(), *of_gateway(GATEWAY_FIGURES).registry.collect()]:
-        name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
-        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
-        found[name] = (family.type, tuple(sorted(labels)), family.documentation)
+    for registry in (metrics.registry, of_gateway(GATEWAY_FIGURES).registry, of_communities()):
+        for family in registry.collect():
+            name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
+            labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+            found[name] = (family.type, tuple(sorted(labels)), family.documentation)
     return found
 
 
@@ -43,7 +44,8 @@ def test_document_has_every_metric_and_no_other() -> None:
 
 def test_document_has_every_value_of_the_labels() -> None:
     text = DOCUMENT.read_text(encoding="utf-8").partition("\n## Labels\n")[2]
-    families = [*with_figures(FIGURES).registry.collect(), *of_gateway(GATEWAY_FIGURES).registry.collect()]
+    registries = (with_figures(FIGURES).registry, of_gateway(GATEWAY_FIGURES).registry, of_communities())
+    families = [family for registry in registries for family in registry.collect()]
 
     values = {
         value
@@ -51,6 +53,6 @@ def test_document_has_every_value_of_the_labels() -> None:
         if family.type in ("counter", "gauge")
         for sample in family.samples
         for label, value in sample.labels.items()
-        if label != "source"
+        if label not in ("source", "community")
     }
     assert {value for value in values if f"`{value}`" not in text} == set()

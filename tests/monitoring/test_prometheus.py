@@ -1,4 +1,4 @@
-"""What a real Prometheus makes of a daemon and its gateway: each panel has an answer, each alert a metric."""
+"""What a real Prometheus makes of a daemon, its gateway and `community serve`: panels have answers, alerts metrics."""
 
 import asyncio
 import contextlib
@@ -17,6 +17,11 @@ from mailserver.client.id_client import IdClient
 from mailserver.client.mail_client import connect
 from mailserver.codec import rlp
 from mailserver.codec.keys import Enode
+from mailserver.communities.links import MagnetLink
+from mailserver.communities.ranges import PERIOD_S
+from mailserver.community.folder import COMMUNITIES_FOLDER
+from mailserver.community.member.history import open_history
+from mailserver.community.member.joined import Joined, membership
 from mailserver.handoff.archived import Archived
 from mailserver.handoff.last_run import Compaction
 from mailserver.ids.envelopes import NS, content_topic_of
@@ -35,7 +40,12 @@ from mailserver.waku2.codes import LightPushStatus
 from mailserver.waku2.store_query import StoreQueryRequest
 from mailserver.wakuid.questions import Query as IdQuery
 from tests.archive.reading.parquet import envelope, write_period
+from tests.community.member.test_following import COMMUNITY
+from tests.community.member.worlds import WEEK_S, import_week, message
+from tests.community.owner.samples import FIRST_WEEK, OTHER_OWNER, garden, made_in, week
+from tests.community.owner.serving import make_week
 from tests.gateway.clients import LightClient, connected
+from tests.integration.communities import running_communities
 from tests.integration.daemons import Daemon, running_daemon
 from tests.integration.gateways import GatewayProcess, running_gateway
 from tests.integration.peers import Peers
@@ -78,11 +88,13 @@ LONG_REQUEST = rlp.encode([REQUEST_ID, b"", b"\xff" * 4, b"", b"", b"", [bytes(S
 
 @dataclass(frozen=True)
 class Observed:
-    """What Prometheus saw of a daemon and its gateway with every kind of traffic, until `at` (Unix seconds)."""
+    """What Prometheus saw of a daemon, its gateway and its communities, with all kinds of traffic, until `at` (Unix
+    seconds)."""
 
     prometheus: Prometheus
     instance: str
     gateway: str
+    communities: str
     at: float
     exposed: list[str]
 
@@ -103,15 +115,21 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
             folder / "ours", *keep, "--feed-socket", "--metrics", "127.0.0.1:0", "--trusted-peers", str(source.enode)
         ) as daemon,
         running_gateway(folder / "ours", "--metrics", "127.0.0.1:0", "--archive", str(folder / "archive")) as gateway,
+        running_communities(folder / "ours", "--metrics", "127.0.0.1:0") as communities,
         running_prometheus(
-            folder / "prometheus", instance := metrics_address(daemon), of_gateway := metrics_address(gateway)
+            folder / "prometheus",
+            instance := metrics_address(daemon),
+            of_gateway := metrics_address(gateway),
+            of_communities := metrics_address(communities),
         ) as prometheus,
     ):
         daemon.wait_for_line("caught up")
         gateway.wait_for_line("feed connected")
         gateway.wait_for_line("archive is indexed period=")
-        at, exposed = asyncio.run(make_traffic(daemon, gateway, (instance, of_gateway), prometheus))
-        yield Observed(prometheus, instance, of_gateway, at, exposed)
+        communities.wait_for_line("magnet link announced")
+        prometheus.wait_for('community_ranges{role="owner", state="distributed"} == 1')
+        at, exposed = asyncio.run(make_traffic(daemon, gateway, (instance, of_gateway, of_communities), prometheus))
+        yield Observed(prometheus, instance, of_gateway, of_communities, at, exposed)
 
 
 def metrics_address(daemon: Daemon) -> str:
@@ -144,6 +162,19 @@ async def prepare(source: Path, ours: Path) -> None:
         ),
     )
     write_archived(path, Archived(identity, "archive", now - 600, {now // 86400 - 1: 100}))
+    await prepare_communities(ours)
+
+
+async def prepare_communities(ours: Path) -> None:
+    """Make a community of ours with last week's history, and join another, of which a week was fetched before."""
+    ended = int(time.time()) // PERIOD_S - FIRST_WEEK - 1
+    folder = made_in(ours / COMMUNITIES_FOLDER, garden(registered=week(ended).lower), OTHER_OWNER)
+    make_week(folder, ended)
+    joined = membership(ours, COMMUNITY)
+    joined.write(Joined(COMMUNITY))
+    async with open_history(joined.history) as history:
+        await import_week(history, 5, {"a": [message(5 * WEEK_S)]})
+        await history.note_link(MagnetLink(int(time.time() * 1000), "magnet:?a"), int(time.time()))
 
 
 async def make_traffic(
@@ -245,7 +276,7 @@ def live(now: int, number: int, ttl: int = 50) -> Envelope:
 
 @pytest.mark.parametrize("query", queries(), ids=lambda query: f"{query.panel}: {query.expression}")
 def test_query_of_each_panel_has_an_answer(observed: Observed, query: Query) -> None:
-    found = observed.prometheus.query(query.of(observed.instance, observed.gateway), observed.at)
+    found = observed.prometheus.query(query.of(observed.instance, observed.gateway, observed.communities), observed.at)
 
     if metrics_in(query.expression) & NOT_EVERYWHERE and not found:
         assert not any(f"\n{name} " in text for name in NOT_EVERYWHERE for text in observed.exposed)

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from mailserver.community.folder import COMMUNITIES_FOLDER
+from mailserver.handoff.communities import SERVED_FILE, Served, write_served
 from mailserver.handoff.last_run import EXIT_DAMAGED, MAX_ARCHIVED_DAYS, ArchivedDay, Compaction
 from mailserver.metrics.figures import CompactionFigures
 from mailserver.metrics.labels import Check, PostResult
@@ -18,17 +20,19 @@ from mailserver.monitoring.last_day import Column
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.status import (
     CatchupStatus,
+    CommunitiesStatus,
     CompactionStatus,
     DayStatus,
     GatewaysStatus,
     LoggedError,
     days_of,
 )
-from mailserver.monitoring.watch import Sight
+from mailserver.monitoring.watch import Sight, Watch
 from mailserver.store.interface import ReceptionDay
 from mailserver.store.sqlite.handoff import write_compaction
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
+from tests.communities.progress import JOINED, OWNED
 from tests.mailservers import NEWS, NOW, fill, make_envelopes
 from tests.monitoring.samples import ENODE, SYNC, minutes, monitoring
 from tests.waiting import until
@@ -69,6 +73,8 @@ async def state(tmp_path: Path) -> AsyncIterator[Monitoring]:
         archived={TODAY - 1: ArchivedDay(5, 500), TODAY: ArchivedDay(1, 100)},
     )
     write_compaction(tmp_path / STORE_FILE, run)
+    (tmp_path / COMMUNITIES_FOLDER).mkdir()
+    write_served(tmp_path / COMMUNITIES_FOLDER, [OWNED, JOINED], NOW - 1.0)
     async with open_store(tmp_path / STORE_FILE) as store:
         await fill(store, make_envelopes(3))
         state = monitoring(store, tmp_path, sync=[SYNC], errors=[ERROR])
@@ -125,6 +131,14 @@ def test_everything_stands_where_it_belongs(state: Monitoring) -> None:
     assert shown["compaction"]["state"] == "failed"
     assert shown["compaction"]["exit_code"] == 1
     assert shown["catching_up"] == {"sources": 1, "set_aside": 0, "left_s": 86_400, "fetched": 250, "stored": 200}
+    assert (shown["communities"]["at"], shown["communities"]["running"]) == (NOW - 1, True)
+    owned, joined = shown["communities"]["known"]
+    assert (owned["id"], owned["role"], owned["late_weeks"], owned["problem"]) == (OWNED.id, "owner", 1, None)
+    assert (joined["id"], joined["role"], joined["problem"]) == (JOINED.id, "member", JOINED.problem)
+    assert [(week["distributed"], week["seeding"], week["fetched"]) for week in owned["weeks"]] == [
+        (True, True, None),
+        (False, True, None),
+    ]
     assert [day["archive_envelopes"] for day in shown["days"]] == [5, 1]
     assert [day["store_envelopes"] for day in shown["days"]] == [None, 3]
     assert shown["errors"] == [asdict(ERROR)]
@@ -144,6 +158,7 @@ async def test_what_is_not_known_is_null(tmp_path: Path) -> None:
 
     assert [shown[name] for name in ("minute", "store", "disk", "compaction")] == [None] * 4
     assert (shown["days"], shown["errors"], shown["problems"]) == ([], [], [])
+    assert shown["communities"] == {"at": None, "running": False, "known": []}
     assert shown["day"]["taken"] == 0
     assert shown["day"]["median_s"] is None
     assert shown["catching_up"] == {"sources": 0, "set_aside": 0, "left_s": 0, "fetched": 0, "stored": 0}
@@ -195,6 +210,39 @@ def test_gateways_are_told_together() -> None:
     shown = GatewaysStatus.of(metrics)
 
     assert shown == GatewaysStatus(2, 50, 3, posts_stored=7, posts_refused=6, posts_failed=2)
+
+
+def test_nothing_is_seeded_while_communities_are_not_served() -> None:
+    served = Served(NOW - 600.0, (OWNED, JOINED))
+
+    running, stopped = CommunitiesStatus.of(served, NOW - 590.0), CommunitiesStatus.of(served, NOW)
+
+    assert [running.running, stopped.running] == [True, False]
+    owned, joined = running.known
+    assert [week.seeding for week in (*owned.weeks, *joined.weeks)] == [True, True, True, False]
+    assert owned.peers == 3
+    assert stopped.known == (
+        replace(owned, peers=0, weeks=tuple(replace(week, seeding=False) for week in owned.weeks)),
+        replace(joined, weeks=tuple(replace(week, seeding=False) for week in joined.weeks)),
+    )
+
+
+async def test_record_of_communities_that_cannot_be_read_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / COMMUNITIES_FOLDER).mkdir()
+    (tmp_path / COMMUNITIES_FOLDER / SERVED_FILE).write_text("{")
+    async with open_store(tmp_path / STORE_FILE) as store:
+        watch = Watch(store, tmp_path, Metrics().loop_lag)
+        await watch.look()
+        await watch.look()
+
+        assert watch.sight.served is None
+        assert len([text for text in caplog.messages if "state of communities unknown" in text]) == 1
+        write_served(tmp_path / COMMUNITIES_FOLDER, [OWNED], 5.0)
+        await watch.look()
+
+    assert watch.sight.served == Served(5.0, (OWNED,))
 
 
 def test_days_of_store_and_archive_are_put_side_by_side_and_bounded() -> None:

@@ -102,13 +102,18 @@ class Fetcher:
         self._downloads = Downloads(folder / DOWNLOADS)
         self._torrent: TorrentInfo | None = None
 
+    @property
+    def torrent(self) -> TorrentInfo | None:
+        """The torrent that is fetched, or offered to peers; None if there is none."""
+        return self._torrent
+
     async def resume(self) -> Fetched:
         """Import what was downloaded before a restart, and offer again to peers what they may have from us.
 
         Raises:
             StoreError: the history cannot be read or written.
         """
-        archives = (await self._history.overview()).archives
+        archives = (await self._history.known()).archives
         downloaded = [archive.content for archive in archives if archive.state is State.DOWNLOADED]
         await self._history.note_lost(await on_disk(self._downloads.lost, downloaded))
         fetched = await self._import()
@@ -215,7 +220,7 @@ class Fetcher:
         )
 
     async def _fetch_missing(self, info: TorrentInfo, link: MagnetLink, on_progress: OnProgress) -> Fetched:
-        archives = (await self._history.overview()).archives
+        archives = (await self._history.known()).archives
         to_fetch = missing(wanted(archives, self._choice))
         total, done = sum(len(archive.entry.pieces) for archive in to_fetch), 0
         fetched = await self._import()  # what is left of an attempt before
@@ -241,7 +246,7 @@ class Fetcher:
 
     async def _import(self) -> Fetched:
         """Import what is downloaded."""
-        archives = (await self._history.overview()).archives
+        archives = (await self._history.known()).archives
         known = {archive.content: archive for archive in archives}
         loader = Loader(self._downloads, known, self._network_topic)
         fetched = Fetched()

@@ -68,6 +68,12 @@ class Member:
         self.ignored = 0
         """Messages of the special channel that the community has not signed."""
 
+    @property
+    def info_hash(self) -> bytes | None:
+        """Of the torrent that is fetched, or offered to peers; None if there is none."""
+        torrent = self._fetcher.torrent
+        return None if torrent is None else torrent.info_hash
+
     async def follow(self, on_progress: OnProgress) -> None:
         """Ask mailservers, listen to them, and fetch. Only cancelling ends this.
 
@@ -75,7 +81,7 @@ class Member:
             StoreError: the history cannot be read.
         """
         await self._resume()
-        link = (await self._history.overview()).link
+        link = (await self._history.known()).link
         self._newest = NewestLink(link)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_mailservers())
@@ -137,7 +143,7 @@ class Member:
     async def _topics(self) -> frozenset[Topic]:
         """What to ask mailservers for: the channels that were named, and those that archives list."""
         topics = {self._special.topic, *self._joined.topics}
-        for archive in reversed((await self._history.overview()).archives):
+        for archive in reversed((await self._history.known()).archives):
             for content_topic in archive.entry.content_topics:
                 with contextlib.suppress(DecodeError):  # a topic of v2 has no envelopes
                     topics.add(topic_of(content_topic))
@@ -192,7 +198,7 @@ class Member:
             self._changed.clear()
             await self._until_due()
             self._newest.handle_timer(asyncio.get_running_loop().time())
-        link = (await self._history.overview()).link
+        link = (await self._history.known()).link
         if link is None:
             raise CannotFetch("no mailserver has a magnet link of this community", is_final=False)
         return link.uri

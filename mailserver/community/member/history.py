@@ -16,6 +16,7 @@ from mailserver.community.member.records import (
     Attempt,
     Content,
     HistoryMessage,
+    Known,
     KnownArchive,
     ListedArchive,
     Overview,
@@ -173,9 +174,9 @@ class History:
 
         return await self._write(read)
 
-    async def overview(self) -> Overview:
-        """What there is."""
-        return await self._write(_overview)
+    async def known(self) -> Known:
+        """What is known of archives and links."""
+        return await self._write(_read_known)
 
     async def _set_each(self, statement: str, rows: Collection[tuple[Any, ...]]) -> None:
         def put(connection: sqlite3.Connection) -> None:
@@ -210,6 +211,16 @@ def read_overview(path: Path) -> Overview:
         return _overview(connection)
 
 
+def read_known(path: Path) -> Known:
+    """What is known of archives and links; somebody may be writing it. Messages are not counted.
+
+    Raises:
+        StoreError: the history cannot be read.
+    """
+    with reading(path) as connection:
+        return _read_known(connection)
+
+
 @contextlib.contextmanager
 def read_messages(
     path: Path, time_range: TimeRange, content_topics: Collection[str] = ()
@@ -230,19 +241,29 @@ def read_messages(
 
 
 def _overview(connection: sqlite3.Connection) -> Overview:
+    known = _read_known(connection)
     (messages, oldest, newest) = connection.execute(
         "SELECT count(*), min(timestamp), max(timestamp) FROM messages"
     ).fetchone()
     (unarchived,) = connection.execute("SELECT count(*) FROM messages WHERE NOT is_archived").fetchone()
-    link = connection.execute(
-        "SELECT clock, links.uri, reason FROM links LEFT JOIN refused_links USING (uri) ORDER BY clock DESC LIMIT 1"
-    ).fetchone()
     return Overview(
-        archives=tuple(map(_known, connection.execute(_ARCHIVES))),
+        archives=known.archives,
+        link=known.link,
+        refused_link=known.refused_link,
+        attempt=known.attempt,
         messages=messages,
         unarchived=unarchived,
         oldest=oldest,
         newest=newest,
+    )
+
+
+def _read_known(connection: sqlite3.Connection) -> Known:
+    link = connection.execute(
+        "SELECT clock, links.uri, reason FROM links LEFT JOIN refused_links USING (uri) ORDER BY clock DESC LIMIT 1"
+    ).fetchone()
+    return Known(
+        archives=tuple(map(_known, connection.execute(_ARCHIVES))),
         link=None if link is None else MagnetLink(link[0], link[1]),
         refused_link=None if link is None else link[2],
         attempt=_attempt(connection),

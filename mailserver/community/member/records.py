@@ -79,23 +79,31 @@ class Attempt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
-    """What there is of a community.
+class Known:
+    """What is known of the archives of a community, in the order of time, and of its links.
 
-    `unarchived` counts the messages that no archive has; `oldest` and `newest` are of all. `link` is the newest one,
-    `refused_link` why its torrent cannot be used. `attempt` is the last one.
+    `link` is the newest one, `refused_link` why its torrent cannot be used. `attempt` is the last one.
     """
 
     archives: tuple[KnownArchive, ...]
-    messages: int
-    unarchived: int
-    oldest: int | None
-    newest: int | None
     link: MagnetLink | None
     refused_link: str | None
     attempt: Attempt | None
 
     @property
     def problem(self) -> str | None:
-        """Why not all is here that is wanted; None if nothing is known against it."""
-        return self.refused_link or (None if self.attempt is None else self.attempt.problem)
+        """Why not all is here that is wanted."""
+        return self.refused_link or (self.attempt.problem if self.attempt is not None else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview(Known):
+    """What there is of a community.
+
+    `unarchived` counts the messages that no archive has; `oldest` and `newest` are of all.
+    """
+
+    messages: int
+    unarchived: int
+    oldest: int | None
+    newest: int | None

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from mailserver.communities.formats import TimeRange
 from mailserver.errors import StoreError
 from mailserver.files import write_new
 from mailserver.store.arrivals import ArrivedEnvelope
@@ -142,6 +143,14 @@ class Holdings:
         """
         return await self._run(_count)
 
+    async def holds_any(self, time_range: TimeRange) -> bool:
+        """Whether an envelope is held that was created in a range.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        return await self._run(partial(_holds_any, time_range=time_range))
+
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with _explained(self._path):
             return await self._worker.run(work)
@@ -229,6 +238,13 @@ def _remove(
 def _count(connection: sqlite3.Connection) -> int:
     ((count,),) = connection.execute("SELECT count(*) FROM envelopes")
     return int(count)
+
+
+def _holds_any(connection: sqlite3.Connection, time_range: TimeRange) -> bool:
+    ((found,),) = connection.execute(
+        "SELECT EXISTS (SELECT * FROM envelopes WHERE created >= ? AND created < ?)", time_range
+    )
+    return bool(found)
 
 
 @contextlib.contextmanager

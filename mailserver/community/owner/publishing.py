@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
+from mailserver.communities.index import IndexEntry
 from mailserver.community.owner.appending import read_next_index, read_published_index
 from mailserver.community.owner.folders import CommunityFolder
 from mailserver.community.owner.record import CommunityError
@@ -26,11 +27,13 @@ log = logging.getLogger(__name__)
 class Publisher:
     """Seeds the torrent of one community.
 
-    `seeded`: the torrent that is seeded; None while there is none.
+    `seeded`: the torrent that is seeded; None while there is none. `entries`: what the published index lists, as far as
+    it is known.
     """
 
     def __init__(self, folder: CommunityFolder, torrents: TorrentProcess) -> None:
         self.seeded: TorrentInfo | None = None
+        self.entries: tuple[IndexEntry, ...] = ()
         self._folder = folder
         self._torrents = torrents
         self._last: TorrentInfo | None = None
@@ -78,6 +81,7 @@ class Publisher:
         index = read_published_index(self._folder)
         if index is None or not index.entries:
             return None
+        self.entries = index.entries
         return make_torrent(self._folder.path, self._folder.path.name, self._last, index.entries[-1].end)
 
 

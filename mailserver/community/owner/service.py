@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mailserver.codec.keys import PrivateKey
+from mailserver.communities.index import SPEC
+from mailserver.communities.progress import CommunityProgress
+from mailserver.communities.ranges import ended_ranges
 from mailserver.community.owner.announcing import Announced, Announcer, read_announced
 from mailserver.community.owner.folders import CommunityFolder, owned
 from mailserver.community.owner.holdings import Holdings, open_holdings
+from mailserver.community.owner.progress import owned_progress
 from mailserver.community.owner.published_ids import decode_ids
 from mailserver.community.owner.publishing import Publisher
 from mailserver.community.owner.record import Community, CommunityError
@@ -24,6 +28,7 @@ from mailserver.store.arrivals import ArrivalLog, OtherStore
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.torrents.client import TorrentProcess
 from mailserver.torrents.magnet import Address, MagnetLink
+from mailserver.torrents.statistics import TorrentTraffic
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import Topic
 
@@ -111,6 +116,40 @@ class OwnedCommunity:
             if channel.topic not in topics and (channel.until is None or now < channel.until):
                 said = f"channel {channel.name}, topic 0x{channel.topic.hex()}"
                 raise CommunityError(f"the mailserver does not take {said}: see its --archive-topics")
+
+    async def progress(self, now: float, traffic: TorrentTraffic) -> CommunityProgress:
+        """How far its history is.
+
+        Args:
+            now: Unix seconds.
+            traffic: of its torrents.
+        """
+        record, seeded, announced = self.record, self.publisher.seeded, self.announced
+        return owned_progress(
+            self.folder,
+            self.publisher.entries,
+            seeded_bytes=0 if seeded is None else seeded.data_bytes,
+            announced=announced,
+            is_on=self.is_on,
+            late_weeks=0 if record is None or not self.is_on else await self._late_weeks(record, int(now)),
+            traffic=traffic,
+            problem=self.problem,
+        )
+
+    async def _late_weeks(self, record: Community, now: int) -> int:
+        """How many weeks have ended after the newest archive, or after the community was registered, without one.
+
+        A week without messages has no archive in the format of status-go, so there only those count of which an
+        envelope is held.
+        """
+        entries = self.publisher.entries
+        ended = ended_ranges(max((each.time_range.upper for each in entries), default=record.registered), now)
+        if record.format_name == SPEC:
+            return len(ended)
+        try:
+            return sum([await self.holdings.holds_any(each) for each in ended])
+        except StoreError:  # `look` says so
+            return len(ended)
 
     async def _announce(self, key: PrivateKey, now: float, settings: OwnerSettings) -> None:
         info = self.publisher.seeded

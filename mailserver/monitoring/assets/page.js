@@ -254,7 +254,40 @@ function showStatus(status) {
   if (!clients.length) byId("clients").append(row(["nobody is connected", "", ""]));
   byId("errors").replaceChildren(...status.errors.map(showError));
   if (!status.errors.length) byId("errors").append(element("li", "None since the start."));
+  showCommunities(status.communities);
   showDays(status);
+}
+
+// What `community serve` has told the mailserver.
+function showCommunities({ at, running, known }) {
+  byId("communities").hidden = !known.length;
+  byId("served").textContent = running ? "" : `community serve does not run; as of ${shown(at, "moment")}`;
+  byId("known").replaceChildren(...known.map(showCommunity));
+}
+
+function showCommunity(community) {
+  const { role, id, peers, uploaded, downloaded, problem } = community;
+  const box = document.createElement("div");
+  const traffic = `${shown(uploaded, "bytes")} sent, ${shown(downloaded, "bytes")} taken`;
+  box.append(
+    element("h3", `${role} of ${id}`, "id"),
+    element("p", `${shown(peers, "count")} peers; ${traffic}; last link ${shown(community.announced_at, "moment")}`),
+  );
+  if (community.late_weeks) box.append(element("p", `weeks without an archive: ${community.late_weeks}`, "warn"));
+  if (problem) box.append(element("p", problem, "warn"));
+  const yes = (value) => (value === null ? "-" : value ? "yes" : "no");
+  const weeks = community.weeks.map((week) =>
+    row([shown(week.lower, "moment").slice(0, 10), shown(week.archives, "count"), yes(week.distributed),
+      yes(week.seeding), yes(week.fetched)]));
+  const head = document.createElement("thead");
+  head.append(row(["Week from", "archives", "distributed", "seeding", "fetched"]));
+  const body = document.createElement("tbody");
+  body.append(...weeks.reverse());
+  if (!weeks.length) body.append(row(["no archive yet", "", "", "", ""]));
+  const table = element("table", "", "figures weeks");
+  table.append(head, body);
+  box.append(table);
+  return box;
 }
 
 function showError(error) {

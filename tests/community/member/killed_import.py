@@ -22,7 +22,7 @@ from tests.community.member.worlds import NOW
 
 async def main(folder: Path) -> None:
     async with open_history(folder / HISTORY_FILE) as history:
-        known = {archive.content: archive for archive in (await history.overview()).archives}
+        known = {archive.content: archive for archive in (await history.known()).archives}
         loader = Loader(Downloads(folder / "downloads"), known, NETWORK_TOPIC)
         loaded: list[Content] = []
 

@@ -87,7 +87,7 @@ async def test_only_what_is_missing_is_fetched_and_nothing_twice(
         assert torrent.held == len(seeded.info.pieces)
         index_bytes = seeded.info.index_bytes
         assert torrent.downloaded_bytes == 2 * PIECE_BYTES + index_bytes  # not the two that it had
-        assert len((await history.overview()).archives) == 4
+        assert len((await history.known()).archives) == 4
     assert len(messages_of(tmp_path / "member" / HISTORY_FILE)) == 8
 
 
@@ -105,7 +105,7 @@ async def test_only_the_pieces_of_what_was_chosen_are_fetched(
     async with fetcher(tmp_path / "member", torrents, choice) as (member, history):
         await member.fetch(uri, quiet)
         (torrent,) = (await torrents.statistics()).torrents
-        archives = (await history.overview()).archives
+        archives = (await history.known()).archives
 
     assert seeded.info is not None
     assert [archive.time_range for archive in archives if archive.state is State.IMPORTED] == [*map(week, expected)]
@@ -225,7 +225,7 @@ async def test_stale_link_is_reported_once_and_the_next_one_is_fetched(
             with pytest.raises(CannotFetch, match="no metadata") as caught:
                 await member.fetch(stale, quiet)
             assert not caught.value.is_final
-        attempt = (await history.overview()).attempt
+        attempt = (await history.known()).attempt
 
     async with fetcher(tmp_path / "member", torrents) as (member, _):
         fetched = await member.fetch(await seeded.publish(weeks(4)), quiet)
@@ -281,7 +281,7 @@ async def test_wrong_pieces_are_refused_and_counted_and_the_right_ones_come_from
     ):
         with pytest.raises(CannotFetch, match="wrong ones came") as caught:
             await member.fetch(uri, quiet)
-        assert (await history.overview()).archives == ()
+        assert (await history.known()).archives == ()
         await owner.seed(info, seeded.folder)
         fetched = await member.fetch(uri, quiet)
         (torrent,) = (await torrents.statistics()).torrents
@@ -321,7 +321,7 @@ async def test_forged_index_is_refused_and_not_fetched_again(
 
         assert caught.value.is_final
         assert (await torrents.statistics()).torrents == ()
-        assert (await history.overview()).archives == ()
+        assert (await history.known()).archives == ()
 
 
 async def test_archive_that_does_not_decode_is_skipped_and_not_fetched_again(
@@ -335,7 +335,7 @@ async def test_archive_that_does_not_decode_is_skipped_and_not_fetched_again(
         first = await member.fetch(await seeded.publish(made), quiet)
         made.add(week(6), [sealed(6 * WEEK_S)])
         second = await member.fetch(await seeded.publish(made), quiet)
-        states = [archive.state for archive in (await history.overview()).archives]
+        states = [archive.state for archive in (await history.known()).archives]
 
     assert (first.downloaded, first.imported, first.refused) == (2, 1, 1)
     assert second == Fetched(downloaded=1, imported=1, messages=1)

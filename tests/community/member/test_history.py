@@ -8,7 +8,14 @@ from mailserver.codec.keys import NodeId
 from mailserver.communities.checking import Fault, Finding
 from mailserver.communities.formats import TimeRange
 from mailserver.communities.links import MagnetLink
-from mailserver.community.member.history import MAX_LINKS, History, open_history, read_messages, read_overview
+from mailserver.community.member.history import (
+    MAX_LINKS,
+    History,
+    open_history,
+    read_known,
+    read_messages,
+    read_overview,
+)
 from mailserver.community.member.records import Content, HistoryMessage, State
 from mailserver.community.member.replacing import ArchiveRefused, DownloadLost
 from mailserver.community.member.schema import HISTORY_FILE, SCHEMA_VERSION
@@ -241,9 +248,12 @@ async def test_everything_is_there_after_a_restart(path: Path) -> None:
         await import_week(history, 5, {"a": [message(5 * WEEK_S)]})
 
     async with open_history(path) as history:
-        overview = await history.overview()
+        known = await history.known()
 
-    assert overview == read_overview(path)
+    overview = read_overview(path)
+    assert known == read_known(path)
+    assert (known.archives, known.link, known.attempt) == (overview.archives, overview.link, overview.attempt)
+    assert [archive.state for archive in known.archives] == [State.IMPORTED]
     assert messages_of(path) == [message(5 * WEEK_S)]
 
 

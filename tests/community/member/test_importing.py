@@ -52,7 +52,7 @@ class World:
 
     async def import_all(self) -> list[Replaced]:
         """Import what is downloaded."""
-        known = {archive.content: archive for archive in (await self.history.overview()).archives}
+        known = {archive.content: archive for archive in (await self.history.known()).archives}
         loader = Loader(self.downloads, known, NETWORK_TOPIC)
         return [
             await self.history.replace(time_range, [archive.content for archive in archives], loader.load, NOW)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.communities.formats import TimeRange
 from mailserver.community.owner import holdings as module
 from mailserver.community.owner.holdings import Progress, open_holdings
 from mailserver.errors import StoreError
@@ -45,6 +46,18 @@ async def test_what_arrives_on_the_channels_is_held_once(tmp_path: Path) -> None
         (100, GARDEN, envelopes[0].raw, 500),
         (102, KITCHEN, envelopes[2].raw, 500),
     ]
+
+
+async def test_range_is_asked_for_what_was_created_in_it(tmp_path: Path) -> None:
+    async with open_holdings(tmp_path / "community.db") as holdings:
+        await holdings.begin_anew("store")
+        await holdings.take(arrived([sealed(100)]), Arrival(1), TOPICS, 500)
+
+        assert [await holdings.holds_any(TimeRange(*each)) for each in ((100, 101), (0, 100), (101, 200))] == [
+            True,
+            False,
+            False,
+        ]
 
 
 async def test_following_goes_on_after_a_restart_and_begins_anew_with_another_store(tmp_path: Path) -> None:

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from mailserver.communities.channels import community_id, special_channel
+from mailserver.communities.index import DEPLOYED
+from mailserver.communities.progress import Week
 from mailserver.community.owner.announcing import Announced, read_announced
 from mailserver.community.owner.folders import CommunityFolder
 from mailserver.community.owner.record import CommunityError
 from mailserver.torrents.info import PIECE_BYTES
 from mailserver.torrents.magnet import MagnetLink
+from mailserver.torrents.statistics import TorrentTraffic
 from mailserver.waku.acceptance import Requirements
 from mailserver.waku.bloom import Interest
 from tests.community.owner.samples import (
@@ -311,3 +314,39 @@ def test_record_of_the_last_link_comes_back(tmp_path: Path) -> None:
 
     assert read_announced(tmp_path / "announced.json") == announced
     assert read_announced(tmp_path / "none") is None
+
+
+async def test_weeks_that_ended_without_an_archive_are_late_from_the_newest_archive_on(
+    world: World, clock: Clock, folder: CommunityFolder
+) -> None:
+    async with serving(world, clock) as serve:
+        await serve.owners.look()
+        (owned,) = serve.owners.communities.values()
+        before = await owned.progress(clock.now, TorrentTraffic())  # registered in week 0, and it is the end of week 1
+        make_week(folder, 0)
+        await serve.until_announced(folder, 1)
+        after = await owned.progress(clock.now, TorrentTraffic())
+
+        folder.change(lambda community: replace(community, is_enabled=False))
+        await serve.owners.look()
+        off = await owned.progress(clock.now, TorrentTraffic())
+
+    assert (before.late_weeks, before.weeks, before.is_seeding, before.announced_at) == (2, (), None, None)
+    assert (after.late_weeks, after.is_seeding, after.announced_at) == (1, True, clock.now)
+    assert after.weeks == (Week(*week(0), 1, is_distributed=True, is_seeding=True, is_fetched=None),)
+    assert (off.late_weeks, off.is_seeding) == (0, None)
+
+
+async def test_week_without_messages_is_not_late_in_the_format_that_has_no_archive_of_it(
+    world: World, clock: Clock
+) -> None:
+    community = replace(garden(GARDEN), format_name=DEPLOYED)
+    made_in(communities_of(world), community)
+    await world.store.put([stored(sealed(week(1).lower, 1))])
+    async with serving(world, clock) as serve:
+        await serve.owners.look()
+        (owned,) = serve.owners.communities.values()
+
+        progress = await owned.progress(clock.now, TorrentTraffic())
+
+    assert progress.late_weeks == 1

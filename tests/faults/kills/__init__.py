@@ -1,6 +1,6 @@
 """Kills: the daemon, and what runs beside it, are killed (SIGKILL) at moments that matter, again and again, on the
 same data directories. After each kill: what was confirmed is served byte for byte, once; the store is sound; node key,
-enode, sync.json and status are right.
+enode, sync.json and status are right. Of a community, what was published is there, and the member holds all of it.
 """
 
 import argparse
@@ -10,20 +10,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from tests.faults.kills import backing_up, checking, compacting, ingest, migrating, pruning
-from tests.faults.kills.subject import Subject
+from tests.faults.kills import backing_up, checking, communities, compacting, ingest, migrating, pruning
+from tests.faults.kills.judged import Judged
 from tests.faults.report import Figure, Report, Row
 
 SUMMARY = "the daemon killed in the middle of everything, hundreds of times"
 
-KINDS: dict[str, Callable[[list[Subject], Path, random.Random, int], None]] = {
+KINDS: dict[str, Callable[[list[Any], Path, random.Random, int], None]] = {
     "ingest": ingest.run,
     "pruning": pruning.run,
     "migrating": migrating.run,
     "backing up": backing_up.run,
     "checking": checking.run,
     "compacting": compacting.run,
+    "communities": communities.run,
 }
 
 FULL_ROUNDS: Mapping[str, int] = {
@@ -33,6 +35,7 @@ FULL_ROUNDS: Mapping[str, int] = {
     "backing up": 30,
     "checking": 24,
     "compacting": 18,
+    "communities": 30,
 }
 QUICK_ROUNDS: Mapping[str, int] = {
     "ingest": 3,
@@ -41,6 +44,7 @@ QUICK_ROUNDS: Mapping[str, int] = {
     "backing up": 2,
     "checking": 3,
     "compacting": 3,
+    "communities": 2,
 }
 
 QUICK = {"rounds": QUICK_ROUNDS}
@@ -58,7 +62,7 @@ def run(arguments: argparse.Namespace) -> Report:
     rows, broken = [], []
     for kind in arguments.only or KINDS:
         began = time.monotonic()
-        subjects: list[Subject] = []
+        subjects: list[Judged] = []
         rounds = arguments.rounds[kind]
         with tempfile.TemporaryDirectory(prefix="kills-") as folder:
             try:

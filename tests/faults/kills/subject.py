@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import random
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from mailserver.data_dir.folder import KEY_FILE
 from mailserver.errors import MailserverError
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.faults.kills.flood import MAX_ENVELOPES, Flood, all_history
+from tests.faults.kills.judged import Judged
 from tests.faults.kills.moments import Moment, killing
 from tests.faults.kills.promises import Promises
 from tests.faults.kills.wreck import Wreck, look_at
@@ -37,31 +37,21 @@ FLOOD_LIMIT_S = 30.0
 """A flood whose moment has not come by then, on a machine that has much else to do, ends all the same."""
 
 
-class Subject:
-    """One data directory and what was promised by whoever served it.
-
-    `broken` says what was found wrong, with the round and the seed that led to it; `figures` counts what was hit.
-    """
+class Subject(Judged):
+    """One data directory and what was promised by whoever served it."""
 
     def __init__(self, data_dir: Path, rng: random.Random, name: str, *flags: str) -> None:
+        super().__init__(name)
         self.data_dir = data_dir
         self.store = data_dir / STORE_FILE
         self.log = data_dir / f"{STORE_FILE}-wal"
         self.rng = rng
         self.flags = (*flags, "--trusted-peers", str(NOBODY))
         self.promises = Promises()
-        self.broken: list[str] = []
-        self.figures: Counter[str] = Counter()
-        self._name = name
-        self._round = 0
         self._started_at = 0.0
         self._node_key: bytes | None = None
         self._down_since: float | None = None
         self._down: list[tuple[float, float]] = []
-
-    def blame(self, found: Iterable[str]) -> None:
-        """Take down what is wrong."""
-        self.broken += [f"{self._name}, round {self._round}: {text}" for text in found]
 
     @contextlib.contextmanager
     def running(self, *flags: str) -> Iterator[Daemon]:
@@ -85,7 +75,7 @@ class Subject:
             yield daemon
 
     def _begin(self) -> None:
-        self._round += 1
+        self.begin_round()
         self._started_at = time.time()
 
     def verify(

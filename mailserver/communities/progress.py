@@ -1,0 +1,86 @@
+"""How far a community's history is, as a person or a program is told: week by week, and on the whole.
+
+Metrics, the status page and `community status` show the same values. They identify no peer and no channel.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Role(Enum):
+    """What we are to a community."""
+
+    OWNER = "owner"
+    MEMBER = "member"
+
+
+class WeekState(Enum):
+    """How far the weeks of a community are. Each week has a history archive; the rest holds for it, too, or does not.
+
+    DISTRIBUTED: a magnet link of it was posted, or is known. SEEDING: peers get it from us. FETCHED: a member has all
+    of it; an owner has fetched nothing.
+    """
+
+    ARCHIVED = "archived"
+    DISTRIBUTED = "distributed"
+    SEEDING = "seeding"
+    FETCHED = "fetched"
+
+
+@dataclass(frozen=True, slots=True)
+class Week:
+    """A range of time that has history archives: [`lower`, `upper`), in Unix seconds.
+
+    `archives`: how many. `is_fetched`: None for an owner. The rest is what `WeekState` says.
+    """
+
+    lower: int
+    upper: int
+    archives: int
+    is_distributed: bool
+    is_seeding: bool
+    is_fetched: bool | None
+
+    def states(self) -> dict[WeekState, bool]:
+        """Which states hold; those that there are for its role."""
+        states = {
+            WeekState.ARCHIVED: True,
+            WeekState.DISTRIBUTED: self.is_distributed,
+            WeekState.SEEDING: self.is_seeding,
+        }
+        return states if self.is_fetched is None else {**states, WeekState.FETCHED: self.is_fetched}
+
+
+@dataclass(frozen=True, slots=True)
+class CommunityProgress:
+    """What is known of one community.
+
+    Args:
+        id: `0x` and 66 hex digits.
+        weeks: in the order of time.
+        archives: how many history archives there are in each state; none for an owner, who has made them.
+        late_weeks: how many weeks have ended without a history archive; None for a member, or if it is not known.
+        is_seeding: whether its torrent is offered; None if there is none, or it is switched off.
+        announced_at: when the newest magnet link was posted, Unix seconds; None if there is none.
+        peers: BitTorrent peers that are connected for it.
+        uploaded: bytes of its torrents that were sent to peers since the service began.
+        downloaded: bytes that were taken from them.
+        problem: what is wrong, on one line; "" if nothing is.
+    """
+
+    id: str
+    role: Role
+    weeks: tuple[Week, ...]
+    archives: dict[str, int]
+    late_weeks: int | None
+    is_seeding: bool | None
+    announced_at: float | None
+    peers: int
+    uploaded: int
+    downloaded: int
+    problem: str
+
+    @property
+    def newest(self) -> int | None:
+        """The end of the newest week that an owner has archived, or a member has fetched; None if there is none."""
+        return max((week.upper for week in self.weeks if week.is_fetched is not False), default=None)

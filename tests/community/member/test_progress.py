@@ -1,0 +1,64 @@
+"""mailserver.community.member.progress: what is told of a community that was joined."""
+
+from mailserver.communities.channels import id_text
+from mailserver.communities.index import SPEC
+from mailserver.communities.links import MagnetLink
+from mailserver.communities.progress import CommunityProgress, Role, Week
+from mailserver.community.member.progress import joined_progress
+from mailserver.community.member.records import KnownArchive, State
+from mailserver.torrents.statistics import TorrentTraffic
+from tests.community.member.test_following import COMMUNITY
+from tests.community.member.worlds import content, listed, week
+
+
+def archive(name: str, number: int, state: State, *, is_listed: bool = True) -> KnownArchive:
+    return KnownArchive(content(name), SPEC, listed(name, number).entry, is_listed, state)
+
+
+ARCHIVES = (
+    archive("a", 5, State.IMPORTED),
+    archive("b", 5, State.IMPORTED),
+    archive("c", 6, State.IMPORTED),
+    archive("d", 6, State.REFUSED),
+    archive("e", 7, State.DOWNLOADED),
+    archive("f", 8, State.MISSING, is_listed=False),
+)
+
+
+def progress_of(*archives: KnownArchive, is_offered: bool = True) -> CommunityProgress:
+    return joined_progress(
+        COMMUNITY,
+        archives,
+        link=MagnetLink(5500, "magnet:?a"),
+        is_offered=is_offered,
+        traffic=TorrentTraffic(peers=2, uploaded_bytes=5, downloaded_bytes=6),
+        problem="",
+    )
+
+
+def test_week_is_fetched_once_all_of_its_archives_are_imported() -> None:
+    progress = progress_of(*ARCHIVES)
+
+    assert progress.weeks == (
+        Week(*week(5), archives=2, is_distributed=True, is_seeding=True, is_fetched=True),
+        Week(*week(6), archives=2, is_distributed=True, is_seeding=False, is_fetched=False),
+        Week(*week(7), archives=1, is_distributed=True, is_seeding=False, is_fetched=False),
+    )
+    assert progress.newest == week(5).upper
+    assert progress.archives == {"missing": 0, "downloaded": 1, "imported": 3, "refused": 1}
+
+
+def test_rest_is_told_as_it_is() -> None:
+    progress = progress_of(*ARCHIVES)
+
+    assert (progress.id, progress.role, progress.late_weeks) == (id_text(COMMUNITY), Role.MEMBER, None)
+    assert (progress.announced_at, progress.is_seeding) == (5.5, True)
+    assert (progress.peers, progress.uploaded, progress.downloaded) == (2, 5, 6)
+
+
+def test_what_is_not_offered_is_not_seeded_and_nothing_is_before_an_index_came() -> None:
+    progress = progress_of(*ARCHIVES, is_offered=False)
+
+    assert progress.is_seeding is False
+    assert not any(each.is_seeding for each in progress.weeks)
+    assert progress_of().is_seeding is None
