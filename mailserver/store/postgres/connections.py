@@ -120,23 +120,36 @@ class Link:
             asyncpg.PostgresError: the database refuses it.
             StoreError: the job says so, or what sets up the connection.
         """
+        task = asyncio.current_task()
+        assert task is not None
         async with self._turn:
-            connection = await self._connected()
-            is_done = False
+            before = task.cancelling()
             try:
-                result = await job(connection)
-                is_done = not connection.is_in_transaction()
-                return result
-            except LOST as error:
-                raise Unreachable(explain(error)) from error
-            except (asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError) as error:
-                raise Unreachable(explain(error)) from error
-            except (asyncpg.PostgresError, StoreError):
-                is_done = not connection.is_in_transaction()
+                return await self._run(job)
+            except Exception as error:
+                # The driver rolls a transaction back as it is left. If the connection is lost meanwhile, that error
+                # takes the place of the cancellation: whoever asked for it would wait for ever.
+                if task.cancelling() > before:
+                    raise asyncio.CancelledError from error
                 raise
-            finally:
-                if not is_done:  # whatever it was amidst is undone by the server
-                    self._drop()
+
+    async def _run(self, job: Callable[[Connection], Awaitable[T]]) -> T:
+        connection = await self._connected()
+        is_done = False
+        try:
+            result = await job(connection)
+            is_done = not connection.is_in_transaction()
+            return result
+        except LOST as error:
+            raise Unreachable(explain(error)) from error
+        except (asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError) as error:
+            raise Unreachable(explain(error)) from error
+        except (asyncpg.PostgresError, StoreError):
+            is_done = not connection.is_in_transaction()
+            raise
+        finally:
+            if not is_done:  # whatever it was amidst is undone by the server
+                self._drop()
 
     async def _connected(self) -> Connection:
         if self._connection is not None and not self._connection.is_closed():

@@ -10,6 +10,7 @@ import pytest
 
 from mailserver.errors import StoreError
 from mailserver.store.postgres import connections, writer
+from mailserver.store.postgres.failures import StoreFailures
 from mailserver.store.postgres.store import PostgresStore, open_store
 from mailserver.store.retention import END_OF_TIME, Surplus
 from tests.store.engines import EVERYTHING, found
@@ -48,6 +49,26 @@ async def until_well(store: PostgresStore) -> None:
             if await is_well(store):
                 return
             await asyncio.sleep(0.02)
+
+
+async def test_whoever_is_cancelled_ends_though_the_connection_is_lost_amid_a_transaction(server: Server) -> None:
+    begun = asyncio.Event()
+
+    async def job(connection: connections.Connection) -> None:
+        async with connection.transaction():
+            try:
+                begun.set()
+                await connection.execute("SELECT pg_sleep(60)")
+            finally:
+                connection.terminate()
+
+    async with connections.open_links(server.url(new_schema(server)), 1, StoreFailures()) as (link,):
+        task = asyncio.create_task(link.run(job))
+        await begun.wait()
+        task.cancel()
+        await asyncio.wait([task])
+
+    assert task.cancelled()
 
 
 async def test_lost_database_confirms_nothing_and_says_so_and_recovers_by_itself(
