@@ -40,7 +40,6 @@ from mailserver.community.member.joined import (
     MembershipError,
     membership,
 )
-from mailserver.community.member.showing import joined_as_json, overview_of
 from mailserver.community.owner.folders import CommunityFolder, create, named, owned
 from mailserver.community.owner.record import (
     KEY_BYTES,
@@ -175,22 +174,20 @@ class CommunityMethods:
             tuple(dict.fromkeys(fields.maybe("mailservers", list_of(enode, MAX_MAILSERVERS)) or ())),
             _choice(fields),
         )
-        folder = membership(self._data_dir, joined.community)
 
         def write() -> Json:
-            folder.write(joined)
-            return _camel_case(joined_as_json(folder, joined, overview_of(folder)))
+            membership(self._data_dir, joined.community).write(joined)
+            (status,) = self._status_of(joined.community)
+            return status
 
         return await asyncio.to_thread(write)
 
     async def _status(self, params: Fields, call: Call) -> Json:
         community = params.maybe("community", _community)
+        return await asyncio.to_thread(self._status_of, community)
 
-        def read() -> list[Json]:
-            found = read_status(self._data_dir, community, self._clock())
-            return [_camel_case(status_as_json(each)) for each in found]
-
-        return await asyncio.to_thread(read)
+    def _status_of(self, community: CommunityId | None) -> list[Json]:
+        return [_camel_case(status_as_json(each)) for each in read_status(self._data_dir, community, self._clock())]
 
     async def _fetch(self, params: Fields, call: Call) -> Json:
         """Begin at once; `community_status` says what became of it."""

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 
 import uvloop
@@ -24,7 +25,7 @@ from mailserver.community.member.joined import (
     Joined,
     membership,
 )
-from mailserver.community.member.showing import joined_as_json, overview_of
+from mailserver.community.status import read_status, status_as_json
 from mailserver.errors import ConfigError
 from mailserver.waku.envelope import MAX_U32
 
@@ -98,7 +99,7 @@ def add_times(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def _join(arguments: argparse.Namespace) -> int:
-    folder = membership(settings_of(arguments, COMMUNITIES).data_dir, arguments.community)
+    data_dir = settings_of(arguments, COMMUNITIES).data_dir
     for what, given, most in (
         ("channel", arguments.channel, MAX_CHANNELS),
         ("mailserver", arguments.mailserver, MAX_MAILSERVERS),
@@ -107,9 +108,10 @@ def _join(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--{what}: there may be {most} at most")
     channels, mailservers = tuple(dict.fromkeys(arguments.channel)), tuple(dict.fromkeys(arguments.mailserver))
     joined = Joined(arguments.community, channels, mailservers, _choice(arguments))
-    folder.write(joined)
+    membership(data_dir, joined.community).write(joined)
     if arguments.json:
-        print(json.dumps(joined_as_json(folder, joined, overview_of(folder))))
+        (status,) = read_status(data_dir, joined.community, time.time())
+        print(json.dumps(status_as_json(status)))
     return 0
 
 
