@@ -12,6 +12,9 @@ ARGS ?=
 VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check
+# A lock has all that is needed. pip is not to look for more: of what is asked for with an extra, it finds a newer release
+# than the lock has, and refuses that.
+INSTALL_LOCKED = $(INSTALL) --no-deps --require-hashes
 RUNTIME := $(VENV)/.runtime-installed
 GATEWAY := $(VENV)/.gateway-installed
 COMMUNITIES := $(VENV)/.communities-installed
@@ -72,7 +75,8 @@ floors: $(DEV) ## compare the coverage that was measured last with tests/coverag
 
 dev: $(DEV)
 
-check: $(DEV) ## check format, lint and types
+check: $(DEV) ## check format, lint, types, and that the locks have all that their packages ask for
+	@$(BIN)/python -m pip check --disable-pip-version-check
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -167,36 +171,36 @@ $(VENV)/.made: $(if $(filter-out $(HAS),$(WANTED)),anew)
 $(RUNTIME): $(VENV)/.made requirements.lock pyproject.toml
 	@rm -f $(RUNTIME) $(GATEWAY) $(COMMUNITIES) $(POSTGRES) $(EXPORT) $(DEV)
 	@echo "Installing requirements.lock in $(VENV)"
-	@$(INSTALL) --require-hashes -r requirements.lock
+	@$(INSTALL_LOCKED) -r requirements.lock
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $(RUNTIME)
 
 # The versions are those of requirements-dev.lock, too: what is installed beside them stays.
 $(GATEWAY): $(RUNTIME) requirements-gateway.lock
 	@echo "Installing requirements-gateway.lock in $(VENV)"
-	@$(INSTALL) --require-hashes -r requirements.lock -r requirements-gateway.lock
+	@$(INSTALL_LOCKED) -r requirements.lock -r requirements-gateway.lock
 	@touch $(GATEWAY)
 
 $(COMMUNITIES): $(RUNTIME) requirements-communities.lock
 	@echo "Installing requirements-communities.lock in $(VENV)"
-	@$(INSTALL) --require-hashes -r requirements.lock -r requirements-communities.lock
+	@$(INSTALL_LOCKED) -r requirements.lock -r requirements-communities.lock
 	@touch $(COMMUNITIES)
 
 $(POSTGRES): $(RUNTIME) requirements-postgres.lock
 	@echo "Installing requirements-postgres.lock in $(VENV)"
-	@$(INSTALL) --require-hashes -r requirements.lock -r requirements-postgres.lock
+	@$(INSTALL_LOCKED) -r requirements.lock -r requirements-postgres.lock
 	@touch $(POSTGRES)
 
 $(EXPORT): $(VENV)/.made requirements.lock requirements-export.lock pyproject.toml
 	@rm -f $(RUNTIME) $(GATEWAY) $(COMMUNITIES) $(POSTGRES) $(EXPORT) $(DEV)
 	@echo "Installing requirements-export.lock in $(VENV)"
-	@$(INSTALL) --require-hashes -r requirements.lock -r requirements-export.lock
+	@$(INSTALL_LOCKED) -r requirements.lock -r requirements-export.lock
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $(RUNTIME) $(EXPORT)
 
 $(DEV): $(VENV)/.made requirements.lock requirements-export.lock requirements-dev.lock pyproject.toml
 	@rm -f $(RUNTIME) $(GATEWAY) $(COMMUNITIES) $(POSTGRES) $(EXPORT) $(DEV)
 	@echo "Installing requirements-dev.lock in $(VENV)"
-	@$(INSTALL) --require-hashes -r requirements.lock -r requirements-export.lock -r requirements-dev.lock
+	@$(INSTALL_LOCKED) -r requirements.lock -r requirements-export.lock -r requirements-dev.lock
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $(RUNTIME) $(GATEWAY) $(COMMUNITIES) $(POSTGRES) $(EXPORT) $(DEV)
