@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.store.message_ids import StoreWithIds
-from tests.store.engines import ENGINES, Engine
+from tests.store.engines import EACH_ENGINE, ENGINES, Engine
 from tests.store.indexing import ids_indexed_at_once
 
 
@@ -16,7 +16,7 @@ def _indexed_at_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=EACH_ENGINE)
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
     """Each engine in turn, with a store of its own that is not there yet."""
     return ENGINES[request.param](tmp_path)

@@ -8,6 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
+import pytest
+
 from mailserver.store.interface import Query, Store
 from mailserver.store.message_ids import StoreWithIds
 from mailserver.store.postgres.store import open_store as open_postgres_store
@@ -62,6 +64,11 @@ class PostgresEngine:
 
 ENGINES: dict[str, Callable[[Path], Engine]] = {"sqlite": SqliteEngine, "postgres": PostgresEngine}
 """By name, how to make one whose store lies in an empty folder."""
+
+EACH_ENGINE = tuple(pytest.param(name, marks=() if name == "sqlite" else pytest.mark.integration) for name in ENGINES)
+"""Their names, as parameters of tests. One that has a server is no matter for unit tests."""
+
+each_engine = pytest.mark.parametrize("name", EACH_ENGINE)
 
 
 async def found(store: Store, query: Query = EVERYTHING, limit: int = 1000) -> list[bytes]:

@@ -20,7 +20,7 @@ from mailserver.waku.envelope import Envelope, Topic
 from tests.mailservers import fill, make_envelope
 from tests.properties import settings
 from tests.reconcile.sets import Item, Talk, ids, received
-from tests.store.engines import ENGINES
+from tests.store.engines import ENGINES, each_engine
 from tests.store.samples import DAY, EVER, FULL, LAST_SECOND, NEWS, SPORT, START, UNSHRUNK, deployed_bloom, wants
 
 EVERYTHING = Scope(*EVER)
@@ -103,7 +103,7 @@ scopes = st.builds(
 frames = st.sampled_from([MIN_FRAME_BYTES, 5000, MAX_MESSAGE_BYTES])
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@each_engine
 @given(
     shared=st.sampled_from([0, 5, 40, 400]),
     alone=st.tuples(st.sampled_from([0, 1, 8, 150]), st.sampled_from([0, 1, 8, 150])),

@@ -12,7 +12,7 @@ from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.waku.bloom import EMPTY_BLOOM, Interest, bloom_of
 from mailserver.waku.envelope import Topic
 from tests.properties import settings
-from tests.store.engines import ENGINES, EVERYTHING, found
+from tests.store.engines import ENGINES, EVERYTHING, each_engine, found
 from tests.store.samples import (
     DAY,
     EVER,
@@ -30,8 +30,6 @@ from tests.store.samples import (
     place,
     raws,
 )
-
-each_engine = pytest.mark.parametrize("name", ENGINES)
 
 seconds = st.sampled_from([0, DAY - 1, DAY, START - 1, START, START + DAY, LAST_SECOND])
 topics = st.sampled_from([NEWS, SPORT, Topic(b"\xff\x00\xff\x07")])

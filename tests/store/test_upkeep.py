@@ -8,7 +8,7 @@ from mailserver.handoff.last_run import CompactionState
 from mailserver.handoff.last_upkeep import Task
 from mailserver.store.interface import ReceptionDay, Store, StoreStats
 from mailserver.store.retention import END_OF_TIME, Surplus
-from tests.store.engines import ENGINES, EVERYTHING, Engine, found
+from tests.store.engines import ENGINES, EVERYTHING, Engine, each_engine, found
 from tests.store.samples import DAY, EVERY_BYTE, NEWS, RECEIVED, SPORT, START, new_envelope, new_envelopes, raws
 
 EMPTY_STATS = StoreStats(envelopes=0, bytes=0, topics=0, oldest=None, newest=None)
@@ -58,7 +58,7 @@ async def test_last_reception_is_not_the_last_row_nor_in_the_future(store: Store
     assert await store.last_reception(RECEIVED - 101) is None
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@each_engine
 async def test_every_store_has_an_identity_and_a_place_of_its_own(name: str, tmp_path: Path) -> None:
     identities, locations = set(), set()
     for folder in (tmp_path / "one", tmp_path / "other"):

@@ -16,6 +16,8 @@ from tests.store.postgres.server import Server, new_schema
 from tests.store.samples import new_envelopes, raws
 from tests.waiting import until
 
+pytestmark = pytest.mark.integration
+
 
 async def test_confirmation_comes_after_the_commit_record_is_on_disk(
     durable_server: Server, monkeypatch: pytest.MonkeyPatch

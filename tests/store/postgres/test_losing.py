@@ -19,6 +19,8 @@ from tests.store.postgres.server import QUICK, Server, new_schema
 from tests.store.samples import new_envelopes, raws
 from tests.waiting import until
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:

@@ -18,6 +18,8 @@ from tests.store.postgres.looking import assert_sound
 from tests.store.samples import START, new_envelopes, raws
 from tests.waiting import until
 
+pytestmark = pytest.mark.integration
+
 LIMIT_S = 15.0
 
 

@@ -18,6 +18,8 @@ from tests.store.postgres.looking import assert_sound
 from tests.store.samples import DAY, EVER, LAST_SECOND, NEWS, SPORT, new_envelope, raws
 from tests.store.sqlite.ids import row
 
+pytestmark = pytest.mark.integration
+
 TODAY = int(time.time()) // DAY
 
 
