@@ -204,7 +204,7 @@ async def _fetch_and_import(
         await member.fetch(known, folder / TORRENT, pieces, link=link)
         fetch_s = time.perf_counter() - began
         async with open_history(folder / HISTORY_FILE) as kept:
-            fetcher = Fetcher("bench", folder, kept, member, choice, DEFAULT_NETWORK_TOPIC, time.time)
+            fetcher = Fetcher(info.name, folder, kept, member, choice, DEFAULT_NETWORK_TOPIC, time.time)
             began, cpu_s = time.perf_counter(), time.process_time()
             fetched = await fetcher.fetch(link.encode(), lambda *_: None)
             import_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu_s
