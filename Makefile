@@ -47,7 +47,7 @@ demo: java $(EXPORT) ## two mailservers, a stream of posts, a compaction: look a
 # Two processes share the tests, see tests/conftest.py: more would get in the way of tests that judge times.
 WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
-UNIT = not spark and not docker and not browser and not fuzz and not integration
+UNIT = not spark and not docker and not browser and not fuzz and not integration and not slow
 
 # With a Python named, only the unit tests: what needs daemons, Spark or containers does not depend on it.
 test: java $(DEV) ## run the tests: make test ARGS="tests/waku -k bloom"; the unit tests on another Python: PYTHON=python3.13
@@ -60,7 +60,7 @@ else
 	@$(MAKE) --silent others $(if $(MEASURED),MEASURED="$(MEASURED) --cov-append")
 endif
 
-unit: $(DEV) ## run the unit tests: some five minutes
+unit: $(DEV) ## run the unit tests: two minutes
 	@$(PYTEST) -m "$(UNIT)" $(MEASURED)
 
 others: java $(DEV) ## run all other tests: daemons, Spark, containers, faults

@@ -57,7 +57,7 @@ MINUTES = (
 )
 """Files and folders whose tests take minutes; they come next, in this order."""
 
-LONGEST_FIRST = ("spark", "fuzz", "browser", "integration")
+LONGEST_FIRST = ("spark", "fuzz", "browser", "integration", "slow")
 """Markers of other long tests, in the order in which they run. Tests without any of these markers come last."""
 
 

@@ -39,6 +39,7 @@ def test_gate_draws_the_same_examples_each_time() -> None:
     assert drawn(Profile.GATE) == drawn(Profile.GATE)
 
 
+@pytest.mark.slow
 def test_other_profiles_draw_other_examples_each_time_and_more() -> None:
     first, second = drawn(Profile.FRESH), drawn(Profile.FRESH)
 

@@ -145,6 +145,7 @@ async def test_archive_that_cannot_be_read_ends_the_comparison(tmp_path: Path) -
             await both.compare()
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.data())
 def test_any_difference_is_found_exactly(data: st.DataObject) -> None:

@@ -122,6 +122,7 @@ async def test_damaged_sums_cost_time_only(tmp_path: Path, read: list[int], at: 
     assert sum(read) == len([one for one in everything if one.received // DAY == START // DAY])
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.data())
 def test_any_difference_is_found_exactly_whatever_has_sums(data: st.DataObject) -> None:

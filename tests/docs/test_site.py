@@ -87,6 +87,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_every_page_is_there_and_in_the_navigation_of_the_first_one(site: Path) -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     names = {str(page.relative_to(ROOT).with_suffix(".html")) for page in pages}
@@ -98,6 +99,7 @@ def test_every_page_is_there_and_in_the_navigation_of_the_first_one(site: Path) 
     assert set(re.findall(r'href="([^"#]+)"', navigation)) == names - {"README.html"}
 
 
+@pytest.mark.slow
 def test_pages_ask_no_other_site_for_anything(site: Path) -> None:
     for page in site.rglob("*.html"):
         asked_for = re.findall(r'<(?:script|img|link|iframe|source)\b[^>]*\b(?:src|href)="([^"]+)"', page.read_text())
@@ -113,6 +115,7 @@ FAULTS = {
 """What leads nowhere or cannot be drawn, and what the warning about it says."""
 
 
+@pytest.mark.slow
 def test_what_leads_nowhere_or_cannot_be_drawn_ends_the_build(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "page.md").write_text("# Page\n")

@@ -12,6 +12,7 @@ MAX_INPUTS = 300
 """Of one target: a corpus is minimised before it is kept."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_target_holds_its_promises_on_its_corpus(name: str) -> None:
     target = load(name)

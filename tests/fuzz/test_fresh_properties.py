@@ -44,6 +44,7 @@ def root_with(tmp_path: Path, **tests: str) -> Path:
     return tmp_path / "root"
 
 
+@pytest.mark.slow
 def test_every_folder_with_properties_is_a_target() -> None:
     targets = property_targets()
 

@@ -245,6 +245,7 @@ histories = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=80, phases=UNSHRUNK)
 @given(
     split=histories,

@@ -231,6 +231,7 @@ async def test_peers_are_given_what_only_the_archive_has(
     assert count_of(services.metrics.delivered_archived) == 12
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.data())
 def test_any_split_is_found_as_in_one_store_that_holds_all(data: st.DataObject) -> None:

@@ -137,6 +137,7 @@ def test_sleep_is_a_minute_at_most() -> None:
     assert schedule_module.MAX_SLEEP_S == 60
 
 
+@pytest.mark.slow
 async def test_runs_never_overlap(tmp_path: Path, stop: asyncio.Event, caplog: pytest.LogCaptureFixture) -> None:
     alone = (
         f"folder = pathlib.Path({str(tmp_path)!r})\n"

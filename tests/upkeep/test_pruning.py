@@ -659,6 +659,7 @@ async def test_round_does_not_run_after_what_comes_meanwhile(path: Path, caplog:
     assert_counts_are_right(path)
 
 
+@pytest.mark.slow
 async def test_envelopes_come_and_are_found_while_fifty_thousand_go(path: Path) -> None:
     make_store(path, received_at(*(number // 100 for number in range(50_000))))
     fresh = received_at(*[39 * DAY] * 3000, first=50_000)

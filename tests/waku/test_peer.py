@@ -755,5 +755,5 @@ class Conversation(RuleBasedStateMachine):
         assert as_said(self.peer.settings) == self.model.said
 
 
-TestConversation = Conversation.TestCase
+TestConversation = pytest.mark.slow(Conversation.TestCase)
 TestConversation.settings = settings(max_examples=60, stateful_step_count=30)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from itertools import product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -252,5 +253,5 @@ def test_what_is_left_of_old_requests_is_matched(requests: list[tuple[str, bool,
         assert {each.request_id for each in real.matches(*message)} == wanting
 
 
-TestTable = Table.TestCase
+TestTable = pytest.mark.slow(Table.TestCase)
 TestTable.settings = settings(max_examples=60, stateful_step_count=40)

@@ -109,6 +109,7 @@ def test_truncated_index_is_a_fault() -> None:
             read_all(BytesIO(content[:size]), IndexRecord(size, record.sha256))
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_is_believed() -> None:
     file, record = index_of(FRAGMENTS)
     content = file.getvalue()

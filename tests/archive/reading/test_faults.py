@@ -130,6 +130,7 @@ async def test_file_that_is_spoilt_fails_what_needs_it_and_nothing_else(
     assert reading.source.problem == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("digests", "index", "noticed_one_in"),
     [(True, False, 4), (False, False, 20), (False, True, 100)],
@@ -158,6 +159,7 @@ async def test_no_flipped_bit_is_ever_sent(tmp_path: Path, *, digests: bool, ind
     assert refused > len(content) // noticed_one_in
 
 
+@pytest.mark.slow
 async def test_without_its_index_a_period_is_answered_all_the_same(
     archive: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

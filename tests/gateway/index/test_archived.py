@@ -83,6 +83,7 @@ async def do_or_archive(world: ArchivedWorld, action: str, details: Any) -> None
             await world.messages.follower.catch_up()  # before it is pruned: it can be a cursor from then on
 
 
+@pytest.mark.slow
 @given(data=st.data(), script=st.lists(nights, min_size=10, max_size=40), later=st.lists(nights, max_size=12))
 @settings(max_examples=30, phases=UNSHRUNK)
 async def test_queries_answer_as_one_store_would_that_holds_all(

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,6 +91,7 @@ def storable(world: World) -> list[Any]:
     return [name for name, message in world.model.known.items() if not message.ephemeral]
 
 
+@pytest.mark.slow
 @given(data=st.data(), script=st.lists(arrivals, min_size=8, max_size=40), later=st.lists(arrivals, max_size=12))
 @settings(max_examples=30, phases=UNSHRUNK)
 async def test_queries_answer_as_the_model_does(

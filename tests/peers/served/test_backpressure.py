@@ -44,6 +44,7 @@ async def hear_confirmations(raw: RawPeer, count: int) -> set[bytes]:
     return {payload[1:] for code, payload in await raw.hear_packets(2 * count) if code == PacketCode.BATCH_ACKNOWLEDGED}
 
 
+@pytest.mark.slow
 async def test_flood_faster_than_the_disk_is_held_back_and_confirmed_in_the_end(
     mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ class Unread(Client):
         super().send(code, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", What)
 async def test_answer_that_waits_to_be_read_keeps_no_packet(mailserver: Mailserver, what: What) -> None:
     await fill(mailserver.store, make_envelopes(4000, data_bytes=300))

@@ -298,6 +298,7 @@ asyncio.run(write())
 """
 
 
+@pytest.mark.slow
 async def test_what_another_process_writes_meanwhile_is_read_once_each(path: Path, log: SqliteArrivalLog) -> None:
     make_store(path, [])
     end, found = BEFORE_ALL, list[Envelope]()

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -244,5 +245,5 @@ class Stored(RuleBasedStateMachine):
         assert numbered == [(seq, envelope.raw) for seq, envelope in sorted(self.model.items())]
 
 
-TestStored = Stored.TestCase
+TestStored = pytest.mark.slow(Stored.TestCase)
 TestStored.settings = settings(max_examples=8, stateful_step_count=25, phases=UNSHRUNK)

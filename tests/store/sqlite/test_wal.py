@@ -75,6 +75,7 @@ def test_pages_are_those_that_sqlite_reads(killed: Path) -> None:
         assert whole[(page - 1) * PAGE_BYTES : page * PAGE_BYTES] == content[offset : offset + PAGE_BYTES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [4000, 0, 18], ids=["page", "number", "checksum"])
 def test_damage_before_the_last_transaction_is_found(killed: Path, at: int) -> None:
     last = commits(killed)[-2]

@@ -186,6 +186,7 @@ async def test_lock_of_another_process_fails_the_put(path: Path, monkeypatch: py
     assert raws(stored(path)) == raws([new_envelope(2)])
 
 
+@pytest.mark.slow
 async def test_wal_stays_short_beside_readers_that_never_leave_it_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
