@@ -44,9 +44,12 @@ compact: java $(EXPORT) ## archive the store: make compact ARGS="--store data/ma
 demo: java $(EXPORT) ## two mailservers, a stream of posts, a compaction: look around, then Ctrl-C
 	@$(BIN)/python -m docs.demo
 
-# Two processes share the tests, see tests/conftest.py: more would get in the way of tests that judge times.
+# Processes share the tests, see tests/conftest.py. On two cores, two are enough for those that compute all the time. The
+# others wait half of the time, for containers, daemons and disks; more than three would get in the way of tests that judge
+# times.
 WORKERS ?= 2
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+OTHERS_WORKERS ?= 3
+PYTEST = $(BIN)/python -m pytest --dist loadscope --no-loadscope-reorder
 UNIT = not spark and not docker and not browser and not fuzz and not integration and not slow
 
 # With a Python named, only the unit tests: what needs daemons, Spark or containers does not depend on it.
@@ -54,17 +57,17 @@ test: java $(DEV) ## run the tests: make test ARGS="tests/waku -k bloom"; the un
 ifneq ($(ARGS),)
 	@$(BIN)/python -m pytest $(ARGS)
 else ifeq ($(origin PYTHON),command line)
-	@$(PYTEST) -m "$(UNIT)"
+	@$(PYTEST) -n $(WORKERS) -m "$(UNIT)"
 else
 	@$(MAKE) --silent unit
 	@$(MAKE) --silent others $(if $(MEASURED),MEASURED="$(MEASURED) --cov-append")
 endif
 
 unit: $(DEV) ## run the unit tests: two minutes
-	@$(PYTEST) -m "$(UNIT)" $(MEASURED)
+	@$(PYTEST) -n $(WORKERS) -m "$(UNIT)" $(MEASURED)
 
 others: java $(DEV) ## run all other tests: daemons, Spark, containers, faults
-	@$(PYTEST) -m "not ($(UNIT))" $(MEASURED)
+	@$(PYTEST) -n $(OTHERS_WORKERS) -m "not ($(UNIT))" $(MEASURED)
 
 coverage: ## run the tests; a package of which they run less than tests/coverage_floors.py says is an error
 	@$(MAKE) --silent test MEASURED="--cov --cov-report="
