@@ -89,7 +89,7 @@ async def run_daemon(config: Config, reload: Reload, clock: Clock = time.time) -
             _prove_time(store, metrics, clock, failed=stop.set) as proven_time,
             _prune(config, store, proven_time, metrics, clock) as pruning,
             _catch_up(config, settings, store, clock, failed=stop.set) as catchup,  # before anything is received
-            _answer(config, store, metrics) as history,
+            _answer(config, store, metrics, failed=stop.set) as history,
             _serve(
                 config, key, store, history, settings.acceptance, catchup, metrics, clock, failed=stop.set
             ) as server,
@@ -143,10 +143,13 @@ async def _serve(
 
 
 @contextlib.asynccontextmanager
-async def _answer(config: Config, store: StoreWithIds, metrics: Metrics) -> AsyncIterator[History]:
+async def _answer(
+    config: Config, store: StoreWithIds, metrics: Metrics, failed: Callable[[], None]
+) -> AsyncIterator[History]:
     """Have what answers history requests as long as the context is entered."""
     with open_history(config, store, metrics) as history:
-        yield history
+        async with background(history.prepare(), failed=failed):
+            yield history
 
 
 @contextlib.asynccontextmanager

@@ -6,10 +6,10 @@ The archive is read by pyarrow, which is in an extra of its own: it is imported 
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mailserver.app.config import Config
 from mailserver.archive.access.places import files_of, is_on_s3
@@ -35,11 +35,13 @@ class History:
     """What answers requests, and questions about ids (`lists`).
 
     `archive_problem`: why the archive could not be read of late; "" if it could. `compare`: compares the store with the
-    archive, or says why that is not read.
+    archive, or says why that is not read. `prepare`: reads what is read once, so that the first request that goes to
+    the archive does not wait for that.
     """
 
     lists: IdLists
     compare: CompareWithArchive
+    prepare: Callable[[], Coroutine[Any, Any, None]]
     archive_problem: Callable[[], str] = lambda: ""
 
     @property
@@ -64,8 +66,12 @@ def open_history(config: Config, store: StoreWithIds, metrics: Metrics) -> Itera
         from mailserver.history.merged import MergedHistory  # noqa: PLC0415
         from mailserver.history.merged_ids import MergedIds  # noqa: PLC0415
 
+        async def prepare() -> None:
+            with contextlib.suppress(StoreError):  # the archive has said so
+                await archive.periods()
+
         lists = IdLists(MergedHistory(store, archive), MergedIds(store, store.message_ids, archive))
-        yield History(lists, partial(compare_with_archive, store, archive), lambda: archive.problem)
+        yield History(lists, partial(compare_with_archive, store, archive), prepare, lambda: archive.problem)
 
 
 class ArchiveSettings(Protocol):
@@ -130,7 +136,10 @@ def _of_store(store: StoreWithIds, cause: str) -> History:
     async def compare(*_: object, **_asked: object) -> Compared:
         raise StoreError(f"the archive cannot be compared with: {cause}")
 
-    return History(IdLists(store, store.message_ids), compare)
+    async def prepare() -> None:
+        """Nothing has to be read."""
+
+    return History(IdLists(store, store.message_ids), compare, prepare)
 
 
 def cause_for_store_only(archive: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from mailserver.archive.paths import RECORDS
 from mailserver.catchup.catchup import Catchup
 from mailserver.codec import rlp
 from mailserver.codec.keys import Enode
@@ -36,12 +37,14 @@ from tests.app.daemons import (
     refusal,
     running,
 )
+from tests.archive.reading.parquet import envelope, write_period
 from tests.data import load
 from tests.foreign_stores import FOREIGN_STORES, contents
 from tests.mailservers import NEWS, deployed_fields, fill, make_envelope, sealed_request
 from tests.pairs import private_key
 from tests.raw_peer import at_end, close_stream, open_stream
-from tests.waiting import DEADLINE_S
+from tests.store.samples import START
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -61,6 +64,16 @@ async def test_enode_file_and_log_name_the_real_port(tmp_path: Path, caplog: pyt
     ours = [record for record in caplog.records if record.name.startswith("mailserver")]
     # How full the disk of this machine is, is told, too.
     assert {record.levelname for record in ours if "check=disk" not in record.getMessage()} == {"INFO"}
+
+
+async def test_archive_is_looked_at_before_the_first_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    archive = tmp_path / "archive"
+    write_period(archive, [envelope(1, created=START, topic=NEWS)])
+    for record in (archive / RECORDS).iterdir():
+        record.write_text("no record")
+
+    async with running(tmp_path, archive=str(archive)):
+        await until(lambda: "archive cannot be read error=" in caplog.text)
 
 
 async def test_key_stays_the_same_from_start_to_start(tmp_path: Path) -> None:

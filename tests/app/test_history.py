@@ -32,6 +32,7 @@ async def test_store_answers_alone_where_nothing_else_is_asked_for(
     caplog.set_level(logging.INFO, "mailserver.app")
     async with open_store(tmp_path / STORE_FILE) as store:
         with open_history(config, store, Metrics()) as history:
+            await history.prepare()
             assert history.source is store
             assert history.archive_problem() == ""
     assert said(caplog) == []
