@@ -11,7 +11,7 @@ from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import encode_envelope
 from mailserver.waku.topics import topic_of
 from tests.docker.engine import QUICK_S, wait_for
-from tests.docker.stack import PROFILES, Stack
+from tests.docker.stack import COMPACTED_WITHIN_S, PROFILES, Stack
 from tests.integration.daemons import run_command
 from tests.mailservers import stored
 
@@ -46,7 +46,7 @@ def test_a_week_is_archived_seeded_announced_and_fetched_through_the_published_p
     try:
         name = community("create", "Garden")
         community("add-channel", "Garden", "garden")
-        built.compact()
+        built.compose("run", "--rm", "-T", "compaction", "nightly", within_s=2 * COMPACTED_WITHIN_S)
         wait_for(
             lambda: f'community_ranges{{community="{name}",role="owner",state="distributed"}} 1.0' in metrics(built),
             lambda: built.logs("communities"),
