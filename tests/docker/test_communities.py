@@ -46,7 +46,7 @@ def test_a_week_is_archived_seeded_announced_and_fetched_through_the_published_p
     try:
         name = community("create", "Garden")
         community("add-channel", "Garden", "garden")
-        built.compose("run", "--rm", "-T", "compaction", "nightly", within_s=2 * COMPACTED_WITHIN_S)
+        built.compose("run", "--rm", "-T", "compaction", "communities", within_s=COMPACTED_WITHIN_S)
         wait_for(
             lambda: f'community_ranges{{community="{name}",role="owner",state="distributed"}} 1.0' in metrics(built),
             lambda: built.logs("communities"),
@@ -65,4 +65,4 @@ def test_a_week_is_archived_seeded_announced_and_fetched_through_the_published_p
         assert (status["role"], status["served"], status["seeding"]) == ("owner", True, True)
         assert [(week["distributed"], week["seeding"]) for week in status["weeks"]] == [(True, True)]
     finally:
-        built.compose(*PROFILES, "rm", "--stop", "--force", "communities")
+        built.compose(*PROFILES, "down", "--volumes")  # a community would be a part of every night from now on
