@@ -21,13 +21,13 @@ from mailserver.errors import DecodeError, StoreError
 from mailserver.files import open_descriptor, write_new
 from mailserver.handoff.archived import ArchivedError
 from mailserver.store.engine.put_queue import MAX_GROUP_ROWS
+from mailserver.store.engine.row_check import decode_and_compare
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.damage import HEADER_BYTES, SQLITE_MAGIC
 from mailserver.store.sqlite.handoff import archived_file, read_archived, write_archived
 from mailserver.store.sqlite.read_only import open_read_only
 from mailserver.store.sqlite.repair.page_reader import Pages, Row, first_seq, is_known, is_leaf, open_pages, rows_of
 from mailserver.store.sqlite.repair.report import Show
-from mailserver.store.sqlite.row_check import decode_and_compare
 from mailserver.store.sqlite.schema import APPLICATION_ID, PAGE_BYTES, SCHEMA_VERSION
 from mailserver.store.sqlite.store import open_store
 from mailserver.store.sqlite.wal import read_log, wal_file
