@@ -60,7 +60,7 @@ def _as_json(report: MoveReport, aside: Path) -> dict[str, object]:
         "set_aside_file": str(aside) if report.set_aside else None,
         "missing": report.missing.as_json(),
         "pruned": report.pruned,
-        "more": report.more.as_json(),
+        "more": None if report.more is None else report.more.as_json(),
     }
 
 
@@ -71,9 +71,11 @@ def _as_text(report: MoveReport, aside: Path) -> str:
     lines += _named(report.missing, "missing there")
     if report.pruned:
         lines.append(f"{counted(report.pruned, 'envelope')} not there: as old as what was pruned there")
-    lines += _named(report.more, "only there")
+    if report.more is not None:
+        lines += _named(report.more, "only there")
     if not report.missing.count:
-        lines.append(f"message ids compared: all of {counted(report.compared, 'envelope')} are there")
+        how = "read again" if report.more is None else "message ids compared"
+        lines.append(f"{how}: all of {counted(report.compared, 'envelope')} are there")
     return "\n".join(map(printable, lines))
 
 

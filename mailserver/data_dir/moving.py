@@ -67,9 +67,14 @@ async def _open_source(place: Path | str, network_topic: str) -> AsyncIterator[M
                 yield file
         return
     check_driver()
-    from mailserver.store.postgres.migration import NoStore  # noqa: PLC0415 - asyncpg is in an extra
+    from mailserver.store.postgres.go_history import has_go_history, open_go_history  # noqa: PLC0415 - in an extra
+    from mailserver.store.postgres.migration import NoStore  # noqa: PLC0415
     from mailserver.store.postgres.moving import open_source as open_source_database  # noqa: PLC0415
 
+    if await has_go_history(place):
+        async with open_go_history(place) as history:
+            yield history
+        return
     async with contextlib.AsyncExitStack() as stack:
         try:
             database = await stack.enter_async_context(open_source_database(place, network_topic))

@@ -1,7 +1,7 @@
 """The file in which rows are set aside that are not what was stored: a JSON object on each line, each row once.
 
 A move that was killed goes on some rows before it ended, so what is in the file already is known by its store and
-place in the order of arrival.
+place.
 """
 
 import json
@@ -59,18 +59,18 @@ class SetAside:
                     self._known = _known_in(text, self._store)
                 if text and not text.endswith("\n"):  # a kill has cut the last line off
                     file.write("\n")
-                for (arrival, columns), why in wrong:
-                    if int(arrival) not in self._known:
-                        print(json.dumps(self._line(int(arrival), columns, why)), file=file)
-                        self._known.add(int(arrival))
+                for (place, columns), why in wrong:
+                    if place not in self._known:
+                        print(json.dumps(self._line(place, columns, why)), file=file)
+                        self._known.add(place)
                 file.flush()
             os.fsync(descriptor)
         if is_new:
             sync_folder(self.path.parent)
 
-    def _line(self, seq: int, columns: Sequence[object], why: str) -> dict[str, object]:
+    def _line(self, place: int, columns: Sequence[object], why: str) -> dict[str, object]:
         row = [value.hex() if isinstance(value, bytes) else value for value in columns]
-        return {"store": self._store, "seq": seq, "why": why, "row": row}
+        return {"store": self._store, "place": place, "why": why, "row": row}
 
 
 def _known_in(text: str, store: str) -> set[int]:
@@ -81,6 +81,6 @@ def _known_in(text: str, store: str) -> set[int]:
             found = json.loads(line)
         except ValueError:  # cut off by a kill; what it was of is written again
             continue
-        if isinstance(found, dict) and found.get("store") == store and isinstance(found.get("seq"), int):
-            known.add(found["seq"])
+        if isinstance(found, dict) and found.get("store") == store and isinstance(found.get("place"), int):
+            known.add(found["place"])
     return known

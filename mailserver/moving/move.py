@@ -5,7 +5,8 @@ is put into it; meanwhile the next batch is read. How far that has come is kept 
 disk there. So whatever ends a move, the next goes on.
 
 Then both are compared by their message ids. If the target lacks what was put into it before, such as after it was
-restored from a backup, all is looked at once more.
+restored from a backup, all is looked at once more. A source that keeps no message ids, such as a Go mailserver's, is
+read again instead, until the target has each envelope.
 """
 
 import asyncio
@@ -20,8 +21,8 @@ from mailserver.moving.report import Difference, MoveReport
 from mailserver.store.engine.put_queue import MAX_GROUP_ROWS
 from mailserver.store.engine.verified import verified
 from mailserver.store.interface import NewEnvelope
-from mailserver.store.message_ids import Arrival, MessageIds, NotIndexedYet
-from mailserver.store.moving import NEVER, Moved, MoveSource, MoveTarget, ReadRow, ReadRows
+from mailserver.store.message_ids import MessageIds, NotIndexedYet
+from mailserver.store.moving import NEVER, Moved, MoveSource, MoveTarget, Place, ReadRow, ReadRows
 
 BATCH_BYTES = 4 * 1024 * 1024
 """A batch ends with the envelope that reaches this. Two batches are in memory at a time."""
@@ -40,7 +41,7 @@ Show = Callable[[str, int, int | None], None]
 class _Batch:
     """Rows that were looked at: envelopes that the target lacks, how many it has, and rows that are wrong."""
 
-    end: Arrival
+    end: Place
     is_last: bool
     lacking: Sequence[NewEnvelope]
     there: int
@@ -78,14 +79,17 @@ class Move:
             StoreError: a store cannot be read or written. What was moved stays, and the next move goes on.
             NotIndexedYet: nobody indexes one of the stores, so they cannot be compared.
         """
+        ids = self._source.message_ids
+        if ids is None:
+            return await self._run_without_ids()
         goes_on = self._moved.place > 0
         await self._move()
-        missing = await self._missing()
+        missing = await self._missing(ids)
         if missing.difference.count and goes_on:
-            self._moved = Moved(self._moved.source, self._moved.target, adopted=self._moved.adopted)
+            self._begin_anew()
             await self._move()
-            missing = await self._missing()
-        more, is_all = await self._only_in(self._target.message_ids, self._source.message_ids)
+            missing = await self._missing(ids)
+        more, is_all = await self._only_in(self._target.message_ids, ids)
         adopted = await self._target.note_pruned(await self._source.pruned_until())
         self._moved = replace(self._moved, adopted=adopted)
         await self._target.move_record.write(self._moved)
@@ -99,11 +103,27 @@ class Move:
             compared=await self._source.envelopes(),
         )
 
+    async def _run_without_ids(self) -> MoveReport:
+        """Read all again and again, until the target has each envelope that is read."""
+        moved = there = 0
+        for number in range(TRIES):
+            self._begin_anew()
+            await self._move()
+            moved += self._moved.moved
+            there = there if number else self._moved.there
+            if not self._moved.moved:
+                break
+        envelopes, nothing = self._moved.looked_at - self._moved.set_aside, Difference((), is_all=True)
+        return MoveReport(moved, there, self._moved.set_aside, missing=nothing, pruned=0, more=None, compared=envelopes)
+
+    def _begin_anew(self) -> None:
+        self._moved = Moved(self._moved.source, self._moved.target, adopted=self._moved.adopted)
+
     # Moving.
 
     async def _move(self) -> None:
         """Move what has arrived in the source since the place that was reached."""
-        preparing = asyncio.create_task(self._prepare(Arrival(self._moved.place)))
+        preparing = asyncio.create_task(self._prepare(Place(self._moved.place)))
         try:
             while True:
                 batch = await preparing
@@ -118,11 +138,11 @@ class Move:
             if not preparing.cancelled():
                 preparing.exception()  # a batch before it has failed, too, which is told
 
-    async def _prepare(self, place: Arrival) -> _Batch:
+    async def _prepare(self, place: Place) -> _Batch:
         read = await self._source.after(place, MAX_GROUP_ROWS, BATCH_BYTES)
         envelopes, wrong = await asyncio.to_thread(_check, read)
         lacking = await self._target.missing(envelopes)
-        end = max((row.arrival for row in read.rows), default=place)
+        end = read.rows[-1].place if read.rows else place
         return _Batch(end, read.is_all, lacking, len(envelopes) - len(lacking), wrong)
 
     async def _take(self, batch: _Batch) -> None:
@@ -139,15 +159,16 @@ class Move:
         now = asyncio.get_running_loop().time()
         if batch.is_last or now >= self._recorded_at + RECORD_INTERVAL_S:
             self._recorded_at = now
-            await self._target.move_record.write(self._moved)
+            if self._source.message_ids is not None:
+                await self._target.move_record.write(self._moved)
             done = self._moved.looked_at
             self._show("moving envelopes", done, max(done, await self._source.envelopes()))
 
     # Comparing.
 
-    async def _missing(self) -> "_Missing":
-        """What the target lacks of the source."""
-        found, is_all = await self._only_in(self._source.message_ids, self._target.message_ids)
+    async def _missing(self, ids: MessageIds) -> "_Missing":
+        """What the target lacks of the source, which has these ids."""
+        found, is_all = await self._only_in(ids, self._target.message_ids)
         await self._move()  # what has come since the last batch was read
         lacking = {each.hash for each in await self._target.missing([each.envelope for each in found])}
         found = [each for each in found if each.envelope.hash in lacking]

@@ -29,8 +29,8 @@ class MoveReport:
 
     `moved`: envelopes that were put into the target. `there`: those that it had. `set_aside`: rows that are not what
     was stored. `missing`: envelopes of the source that the target lacks, in spite of all. `pruned`: how many more it
-    lacks that are not newer than what it has pruned by itself. `more`: what only the target has. `compared`: how many
-    envelopes the source had at the end.
+    lacks that are not newer than what it has pruned by itself. `more`: what only the target has; None: it
+    was not looked for. `compared`: how many envelopes the source had at the end.
     """
 
     moved: int
@@ -38,7 +38,7 @@ class MoveReport:
     set_aside: int
     missing: Difference
     pruned: int
-    more: Difference
+    more: Difference | None
     compared: int
 
     @property

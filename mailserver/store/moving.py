@@ -6,10 +6,15 @@ has come is kept with the store that is moved to: whatever is restored or replac
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NewType, Protocol
 
 from mailserver.handoff.json_records import Record, count_of, field_of
-from mailserver.store.message_ids import Arrival, MessageIds, StoreWithIds
+from mailserver.store.message_ids import MessageIds, StoreWithIds
+
+Place = NewType("Place", int)
+"""A place in the order in which a source is read: a number of its own, above 0, that names a row."""
+
+BEFORE_ALL = Place(0)
 
 NEVER = -1
 """Up to when nothing was pruned, in Unix seconds of creation."""
@@ -18,12 +23,12 @@ NEVER = -1
 class ReadRow(NamedTuple):
     """A row as the engine has it: received, created, topic, prefix of the hash, raw. Damaged ones may be anything."""
 
-    arrival: Arrival
+    place: Place
     columns: Sequence[object]
 
 
 class ReadRows(NamedTuple):
-    """Rows in the order of arrival. `is_all`: whether nothing follows at the moment."""
+    """Rows in the order in which they are read. `is_all`: whether nothing follows at the moment."""
 
     rows: Sequence[ReadRow]
     is_all: bool
@@ -33,19 +38,19 @@ class MoveSource(Protocol):
     """A store that is moved from: it only reads. All methods raise StoreError."""
 
     @property
-    def message_ids(self) -> MessageIds:
-        """The ids of its envelopes."""
+    def message_ids(self) -> MessageIds | None:
+        """The ids of its envelopes; None if it keeps none, and its order is not that of arrival."""
 
     async def identity(self) -> str:
         """An identity that no other store has."""
 
     async def envelopes(self) -> int:
-        """How many there are; nothing is counted for it."""
+        """How many there are, as far as that is known; nothing is counted for it."""
 
     async def pruned_until(self) -> int:
         """Nothing that was created later than this was ever pruned, in Unix seconds; NEVER if nothing was."""
 
-    async def after(self, arrival: Arrival, limit: int, max_bytes: int) -> ReadRows:
+    async def after(self, place: Place, limit: int, max_bytes: int) -> ReadRows:
         """Read the first `limit` rows after a place; they end with the one that reaches `max_bytes`."""
 
 

@@ -8,16 +8,15 @@ import pytest
 
 from mailserver.errors import StoreError
 from mailserver.moving.aside import SetAside, WrongRow
-from mailserver.store.message_ids import Arrival
-from mailserver.store.moving import ReadRow
+from mailserver.store.moving import Place, ReadRow
 
 
 def wrong(seq: int) -> WrongRow:
-    return WrongRow(ReadRow(Arrival(seq), [1, None, "text", b"\x01", b"\x02\x03"]), "because")
+    return WrongRow(ReadRow(Place(seq), [1, None, "text", b"\x01", b"\x02\x03"]), "because")
 
 
-def seqs_in(path: Path) -> list[tuple[str, int]]:
-    return [(line["store"], line["seq"]) for line in map(json.loads, path.read_text().splitlines())]
+def places_in(path: Path) -> list[tuple[str, int]]:
+    return [(line["store"], line["place"]) for line in map(json.loads, path.read_text().splitlines())]
 
 
 def test_rows_are_json_lines_that_only_their_owner_reads(tmp_path: Path) -> None:
@@ -25,7 +24,7 @@ def test_rows_are_json_lines_that_only_their_owner_reads(tmp_path: Path) -> None
 
     SetAside(path, "one").add([wrong(7)])
 
-    expected = {"store": "one", "seq": 7, "why": "because", "row": [1, None, "text", "01", "0203"]}
+    expected = {"store": "one", "place": 7, "why": "because", "row": [1, None, "text", "01", "0203"]}
     assert [json.loads(line) for line in path.read_text().splitlines()] == [expected]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -45,7 +44,7 @@ def test_row_that_is_there_already_is_not_written_again(tmp_path: Path) -> None:
     SetAside(path, "one").add([wrong(3), wrong(4)])
     SetAside(path, "other").add([wrong(1)])
 
-    assert seqs_in(path) == [("one", 1), ("one", 2), ("one", 3), ("one", 4), ("other", 1)]
+    assert places_in(path) == [("one", 1), ("one", 2), ("one", 3), ("one", 4), ("other", 1)]
 
 
 def test_row_whose_line_a_kill_has_cut_off_is_written_again(tmp_path: Path) -> None:
@@ -57,8 +56,8 @@ def test_row_whose_line_a_kill_has_cut_off_is_written_again(tmp_path: Path) -> N
     SetAside(path, "one").add([wrong(2), wrong(3)])
 
     first, cut, *rest = path.read_text().splitlines()
-    assert (json.loads(first)["seq"], cut) == (1, whole.splitlines()[1][:-9])
-    assert [json.loads(line)["seq"] for line in rest] == [2, 3]
+    assert (json.loads(first)["place"], cut) == (1, whole.splitlines()[1][:-9])
+    assert [json.loads(line)["place"] for line in rest] == [2, 3]
 
 
 def test_file_that_cannot_be_written_ends_the_move(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ async def test_every_row_is_there_as_it_was_in_the_order_of_arrival(ends: tuple[
 
     assert await target.rows() == await source.rows() == columns(some(100))
     assert (report.moved, report.there, report.set_aside, report.compared) == (100, 0, 0, 100)
+    assert report.more is not None
     assert (report.missing.count, report.pruned, report.more.count) == (0, 0, 0)
     assert report.is_whole
 
@@ -87,6 +88,7 @@ async def test_what_is_there_is_left_as_it_is_and_what_is_more_is_named(ends: tu
 
     assert (report.moved, report.there) == (30, 10)
     assert sorted(await target.rows()) == sorted(columns(there + more + some(40)[10:]))
+    assert report.more is not None
     assert sorted(report.more.muids) == muids(more)
     assert report.more.is_all
     assert report.is_whole
@@ -134,7 +136,7 @@ async def test_wrong_rows_are_set_aside_once_and_counted(ends: tuple[End, End], 
     lines = [
         json.loads(line) for line in (tmp_path / "data" / "mailserver.db-set-aside.jsonl").read_text().splitlines()
     ]
-    assert [(line["seq"], line["why"]) for line in lines] == [
+    assert [(line["place"], line["why"]) for line in lines] == [
         (seq[0], "its hash is different"),
         (other[0], "its columns are not those of an envelope"),
     ]

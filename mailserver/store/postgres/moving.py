@@ -10,8 +10,7 @@ from typing import TypeVar
 import asyncpg
 
 from mailserver.errors import StoreError
-from mailserver.store.message_ids import Arrival
-from mailserver.store.moving import ReadRow, ReadRows
+from mailserver.store.moving import Place, ReadRow, ReadRows
 from mailserver.store.postgres.connections import Connection, Link, open_links
 from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.message_ids import PostgresMessageIds
@@ -55,15 +54,14 @@ class PostgresMoveSource:
         """Nothing that was created later than this was ever pruned."""
         return await self._run(lambda connection: connection.fetchval("SELECT pruned FROM removed"))
 
-    async def after(self, arrival: Arrival, limit: int, max_bytes: int) -> ReadRows:
+    async def after(self, place: Place, limit: int, max_bytes: int) -> ReadRows:
         """Read the first rows after a place."""
 
         async def read(connection: Connection) -> ReadRows:
             last = await connection.fetchval(_LAST)  # first: what comes later is not said to have been read
-            rows = [
-                ReadRow(seq, columns) for seq, *columns in await connection.fetch(_ROWS, int(arrival), limit, max_bytes)
-            ]
-            return ReadRows(rows, is_all=not rows or rows[-1].arrival >= last)
+            found = await connection.fetch(_ROWS, int(place), limit, max_bytes)
+            rows = [ReadRow(Place(seq), columns) for seq, *columns in found]
+            return ReadRows(rows, is_all=not rows or rows[-1].place >= last)
 
         return await self._run(read)
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from mailserver.errors import StoreError
 from mailserver.store.engine.index_state import IndexState
-from mailserver.store.message_ids import Arrival, MessageIds
-from mailserver.store.moving import ReadRow, ReadRows
+from mailserver.store.message_ids import MessageIds
+from mailserver.store.moving import Place, ReadRow, ReadRows
 from mailserver.store.sqlite.connections import connect_follower
 from mailserver.store.sqlite.damage import explain
 from mailserver.store.sqlite.failures import StoreFailures
@@ -64,9 +64,9 @@ class SqliteMoveSource:
         """Nothing that was created later than this was ever pruned."""
         return int(await self._value("SELECT pruned FROM removed"))
 
-    async def after(self, arrival: Arrival, limit: int, max_bytes: int) -> ReadRows:
+    async def after(self, place: Place, limit: int, max_bytes: int) -> ReadRows:
         """Read the first rows after a place."""
-        return await self._run(partial(_read, after=int(arrival), limit=limit, max_bytes=max_bytes))
+        return await self._run(partial(_read, after=int(place), limit=limit, max_bytes=max_bytes))
 
     async def _value(self, sql: str) -> Any:
         def read(connection: sqlite3.Connection) -> Any:
@@ -92,7 +92,7 @@ def _read(connection: sqlite3.Connection, after: int, limit: int, max_bytes: int
     # SQLite reads a row when it is fetched: no more than are wanted.
     with contextlib.closing(connection.execute(_ROWS, (after, limit))) as cursor:
         for seq, *columns, size in cursor:
-            rows.append(ReadRow(Arrival(seq), columns))
+            rows.append(ReadRow(Place(seq), columns))
             total += size
             if total >= max_bytes:
                 return ReadRows(rows, is_all=False)
