@@ -106,8 +106,8 @@ async def _open_in_database(
     file = data_dir / STORE_FILE
     if not how_it_is_gone(file):
         raise StartupError(
-            f"{file} is a store, too, which nobody would look into: "
-            "move it out of the data directory, or leave out --store"
+            f"{file} is a store, too, which nobody would look into: move it out of the data directory, when "
+            "waku-mailserver migrate has moved what it has; or leave out --store"
         )
     async with contextlib.AsyncExitStack() as stack:
         signs = _signs(data_dir)

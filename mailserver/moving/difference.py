@@ -46,6 +46,9 @@ class OnlyThere:
     ids: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     """Of each, from when to when its envelope was created."""
 
+    other_has_more: bool = False
+    """Whether the other store has any that this one lacks."""
+
     @property
     def is_full(self) -> bool:
         """Whether there may be more."""
@@ -53,26 +56,29 @@ class OnlyThere:
 
     def learn(self, found: Differences) -> None:
         """Take what was found. An id may be found more than once."""
+        self.other_has_more |= bool(found.have)
         for lower, upper, ids in found.need:
             for each in ids[: MAX_DIFFERENCES - len(self.ids)]:
                 self.ids[each] = min(lower, MAX_U32), min(upper, MAX_U32)  # the last range has no end
 
 
-async def until_indexed(ids: MessageIds, show: Callable[[int], None]) -> None:
-    """Wait until all that is in a store now is indexed.
+async def compare(one: MessageIds, other: MessageIds, show: Callable[[int], None]) -> tuple[list[Differing], OnlyThere]:
+    """What the one store has and the other lacks: envelopes, but for those that are gone or damaged; and ids.
+
+    This waits until what is in both is indexed.
 
     Args:
-        show: called with how many envelopes are not, from time to time.
+        show: called from time to time with how many envelopes are not.
     Raises:
         NotIndexedYet: nobody indexes them.
-        StoreError: the store cannot be read.
+        StoreError: a store cannot be read.
     """
     loop = asyncio.get_running_loop()
     least, deadline = MAX_U32, loop.time() + STALL_S
     while True:
         try:
-            await ids.find([])
-            return
+            found = await only_in(one, other)
+            return await envelopes_of(one, found) if found.ids else [], found
         except NotIndexedYet as error:
             show(error.left)
             if error.left < least:

@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 from mailserver.errors import DecodeError
 from mailserver.moving.aside import SetAside, WrongRow
-from mailserver.moving.difference import Differing, envelopes_of, only_in, until_indexed
+from mailserver.moving.difference import Differing, OnlyThere, compare
 from mailserver.moving.report import Difference, MoveReport
 from mailserver.store.engine.put_queue import MAX_GROUP_ROWS
 from mailserver.store.engine.verified import verified
 from mailserver.store.interface import NewEnvelope
-from mailserver.store.message_ids import MessageIds, NotIndexedYet
+from mailserver.store.message_ids import MessageIds
 from mailserver.store.moving import NEVER, Moved, MoveSource, MoveTarget, Place, ReadRow, ReadRows
 
 BATCH_BYTES = 4 * 1024 * 1024
@@ -30,8 +30,8 @@ BATCH_BYTES = 4 * 1024 * 1024
 RECORD_INTERVAL_S = 1.0
 """How much of a move is looked at again after it was killed."""
 
-TRIES = 5
-"""How often to begin to compare: while stores are written, an index may not come up with what was just stored."""
+READINGS = 5
+"""How often a source without message ids is read at most: a mailserver may be writing it all the time."""
 
 Show = Callable[[str, int, int | None], None]
 """Takes what is being done, how much of it is done, and how much there is; None if that cannot be known."""
@@ -89,7 +89,9 @@ class Move:
             self._begin_anew()
             await self._move()
             missing = await self._missing(ids)
-        more, is_all = await self._only_in(self._target.message_ids, ids)
+        more = Difference((), is_all=True)
+        if missing.is_exceeded:
+            more = _named(*await self._compare(self._target.message_ids, ids))
         adopted = await self._target.note_pruned(await self._source.pruned_until())
         self._moved = replace(self._moved, adopted=adopted)
         await self._target.move_record.write(self._moved)
@@ -99,14 +101,14 @@ class Move:
             self._moved.set_aside,
             missing=missing.difference,
             pruned=missing.pruned,
-            more=_named(more, is_all=is_all),
+            more=more,
             compared=await self._source.envelopes(),
         )
 
     async def _run_without_ids(self) -> MoveReport:
         """Read all again and again, until the target has each envelope that is read."""
         moved = there = 0
-        for number in range(TRIES):
+        for number in range(READINGS):
             self._begin_anew()
             await self._move()
             moved += self._moved.moved
@@ -168,7 +170,7 @@ class Move:
 
     async def _missing(self, ids: MessageIds) -> "_Missing":
         """What the target lacks of the source, which has these ids."""
-        found, is_all = await self._only_in(ids, self._target.message_ids)
+        found, only_there = await self._compare(ids, self._target.message_ids)
         await self._move()  # what has come since the last batch was read
         lacking = {each.hash for each in await self._target.missing([each.envelope for each in found])}
         found = [each for each in found if each.envelope.hash in lacking]
@@ -176,32 +178,27 @@ class Move:
         if pruned_until <= self._moved.adopted:  # the target has it from its sources
             pruned_until = NEVER
         missing = [each for each in found if each.envelope.created > pruned_until]
-        return _Missing(_named(missing, is_all=is_all), len(found) - len(missing))
+        return _Missing(_named(missing, only_there), len(found) - len(missing), only_there.other_has_more)
 
-    async def _only_in(self, one: MessageIds, other: MessageIds) -> tuple[list[Differing], bool]:
-        """What the one has and the other lacks, and whether that is all of it."""
-        for left in reversed(range(TRIES)):
-            try:
-                for ids in (one, other):
-                    await until_indexed(ids, lambda rows: self._show(f"indexing message ids, {rows} left", 0, None))
-                self._show("comparing message ids", 0, None)
-                found = await only_in(one, other)
-                return await envelopes_of(one, found), not found.is_full
-            except NotIndexedYet:
-                if not left:
-                    raise
-        raise AssertionError("the last try returns or raises")
+    async def _compare(self, one: MessageIds, other: MessageIds) -> tuple[list[Differing], OnlyThere]:
+        """What the one has and the other lacks."""
+        self._show("comparing message ids", 0, None)
+        return await compare(one, other, lambda left: self._show(f"indexing message ids, {left} left", 0, None))
 
 
 class _Missing(NamedTuple):
-    """What the target lacks; `pruned`: how many more, which it may have pruned by itself."""
+    """What the target lacks; `pruned`: how many more, which it may have pruned by itself.
+
+    `is_exceeded`: whether the target has any that the source lacks.
+    """
 
     difference: Difference
     pruned: int
+    is_exceeded: bool
 
 
-def _named(differing: Sequence[Differing], *, is_all: bool) -> Difference:
-    return Difference([each.muid for each in differing], is_all)
+def _named(differing: Sequence[Differing], only_there: OnlyThere) -> Difference:
+    return Difference([each.muid for each in differing], not only_there.is_full)
 
 
 def _check(read: ReadRows) -> tuple[list[NewEnvelope], list[WrongRow]]:

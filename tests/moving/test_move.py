@@ -14,9 +14,11 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.moving import difference
 from mailserver.moving import move as moving
 from mailserver.moving.aside import SetAside
+from mailserver.store.engine import index_state
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.message_ids import NotIndexedYet, OtherNetworkTopic
 from mailserver.store.retention import END_OF_TIME, Surplus
+from mailserver.store.sqlite import moving as sqlite_moving
 from mailserver.store.sqlite.moving import open_source
 from tests.moving.ends import ROWS, End, columns, database, file_in, move_between, muids, show_nothing, some
 from tests.store.indexing import ids_indexed_at_once
@@ -280,9 +282,9 @@ async def test_file_whose_daemon_indexes_nothing_is_not_waited_for_without_end(
     await source.change(
         "UPDATE id_index SET until_seq = 0, network_topic = ''", "DELETE FROM ids", "DELETE FROM id_sums"
     )
-    monkeypatch.setattr("mailserver.store.engine.index_state.INDEX_WAIT_S", 0.05)
+    monkeypatch.setattr(index_state, "INDEX_WAIT_S", 0.05)
+    monkeypatch.setattr(sqlite_moving, "INDEX_LONGER_S", 0.0)
     monkeypatch.setattr(difference, "STALL_S", 0.1)
-    monkeypatch.setattr(moving, "TRIES", 1)
 
     with locked(tmp_path / "data"), pytest.raises(NotIndexedYet):
         await move_between(source, target)

@@ -35,7 +35,7 @@ _IS_GO_HISTORY = f"""
     ) = 4
 """
 _ABOUT = "SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'envelopes'::regclass"
-_NOW = "SELECT extract(epoch FROM now())::bigint"
+_NOW = "SELECT floor(extract(epoch FROM now()))::bigint"
 # Sizes come first, and by themselves, as in store.postgres.moving.
 _ROWS = """
     SELECT id, topic, data FROM (

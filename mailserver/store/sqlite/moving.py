@@ -30,6 +30,10 @@ from mailserver.store.sqlite.worker import Worker
 INDEX_POLL_S = 0.2
 """How often to look whether the daemon has indexed more."""
 
+INDEX_LONGER_S = 20.0
+"""The daemon indexes what it has stored INDEX_DELAY_S later (`store.engine.index_wait`), or later if it is busy: it
+does not know that somebody waits."""
+
 _ROWS = """
     SELECT seq, received, created, topic, hash, raw, coalesce(length(raw), 0) FROM envelopes
     WHERE seq > ? ORDER BY seq LIMIT ?
@@ -143,4 +147,5 @@ async def _open_ids(path: Path, network_topic: str) -> AsyncIterator[SqliteMessa
         open_snapshots(path, 1, failures) as snapshots,
         open_readers(path, 1, failures) as readers,
     ):
-        yield SqliteMessageIds(snapshots, IndexState(network_topic, look_again, cannot), readers)
+        state = IndexState(network_topic, look_again, cannot, INDEX_LONGER_S)
+        yield SqliteMessageIds(snapshots, state, readers)
