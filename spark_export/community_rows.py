@@ -23,7 +23,7 @@ from mailserver.archive.paths import directory_of, snapshot_of
 from mailserver.archive.selection import may_hold, partitions_of
 from mailserver.communities.formats import TimeRange
 from mailserver.errors import DecodeError
-from mailserver.store.sqlite.row_check import decode_and_compare
+from mailserver.store.engine.row_check import decode_and_compare
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import Topic

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from mailserver.codec.keccak import keccak256
 from mailserver.errors import DecodeError
-from mailserver.store.sqlite.row_check import decode_and_compare
+from mailserver.store.engine.row_check import decode_and_compare
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.waku.envelope import NONCE_BYTES
 from spark_export.parquet_file import ROWS

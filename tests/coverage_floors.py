@@ -56,6 +56,7 @@ FLOORS = {
     "mailserver/mail": Floor(100, ""),
     "mailserver/metrics": Floor(100, ""),
     "mailserver/monitoring": Floor(98, "disks and records that cannot be read"),
+    "mailserver/moving": Floor(97, SMALL),
     "mailserver/net": Floor(98, "moments of a connection's end that only the system decides"),
     "mailserver/peers": Floor(94, "long packets of named peers, which processes send in tests/integration"),
     "mailserver/reconcile": Floor(99, "the method that each side has of its own"),

@@ -34,7 +34,7 @@ MAX_REQUEST_POW = 100.0
 
 _HOST = re.compile("[A-Za-z0-9._-]+|[0-9a-fA-F:.]+")  # what can stand in an enode URL
 
-_STORE_SCHEMES = ("postgresql://", "postgres://")
+STORE_SCHEMES = ("postgresql://", "postgres://")
 
 _LIMITS = ("packet_rate_limits", "byte_rate_limits", "peer_request_limits", "address_request_limits")
 _FROM_ZERO = (
@@ -130,7 +130,7 @@ def check_config(config: Config) -> None:
 
 def _check_store(config: Config) -> None:
     """Check the URL of the store."""
-    if config.store and (not config.store.startswith(_STORE_SCHEMES) or "\0" in config.store):
+    if config.store and (not config.store.startswith(STORE_SCHEMES) or "\0" in config.store):
         raise ConfigError("store: it is not a URL that begins with postgresql://")
 
 

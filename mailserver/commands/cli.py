@@ -22,6 +22,7 @@ from mailserver.commands import (
     gateway,
     ids,
     message_id,
+    migrate,
     post,
     reindex,
     request,
@@ -128,6 +129,16 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
         (
             "Make the message ids of the store anew, so that they belong to --network-topic. No mailserver may be "
             "running. If it is interrupted, the next one goes on."
+        ),
+    ),
+    (
+        "migrate",
+        migrate.add,
+        "move the store from a file into a database, or back",
+        (
+            "Put every envelope of one store into another, as it is, and compare both by their message ids. The store "
+            "that is read keeps all it has, and a mailserver may be running on it. If this is interrupted, the next "
+            "one goes on. Exit code 1 if something is missing or damaged."
         ),
     ),
     (

@@ -68,6 +68,22 @@ def locked(data_dir: Path) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def kept_unused(data_dir: Path) -> Iterator[str | None]:
+    """Keep a mailserver from starting on a data directory, and write nothing there.
+
+    If one uses it already, yield its pid, or what else it is known by; else None. A folder without a lock may be a
+    copy.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = stack.enter_context(open_descriptor(data_dir / LOCK_FILE, os.O_RDONLY))
+        except FileNotFoundError:
+            yield None
+            return
+        yield None if try_lock(descriptor) else read_holder(descriptor)
+
+
 def _lock(descriptor: int, data_dir: Path) -> None:
     try:
         if try_lock(descriptor):

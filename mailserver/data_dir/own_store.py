@@ -66,7 +66,7 @@ async def read_own_stats(data_dir: Path, url: str = "") -> StoreStats:
     """
     if not url:
         return await read_stats(data_dir / STORE_FILE)
-    _check_driver()
+    check_driver()
     from mailserver.store.postgres.store import read_stats as read_in_database  # noqa: PLC0415 - as below
 
     return await read_in_database(url)
@@ -85,7 +85,12 @@ def check_it_is_a_file(url: str, instead: str) -> None:
         raise StartupError(f"the store is in a database: {instead}, see docs/operating/postgresql.md")
 
 
-def _check_driver() -> None:
+def check_driver() -> None:
+    """Check that the driver for databases is installed.
+
+    Raises:
+        StartupError: it is not.
+    """
     if find_spec("asyncpg") is None:
         raise StartupError("asyncpg is not installed: pip install 'waku-mailserver[postgres]'")
 
@@ -94,15 +99,15 @@ def _check_driver() -> None:
 async def _open_in_database(
     data_dir: Path, network_topic: str, url: str, *, reindex: bool
 ) -> AsyncIterator[StoreWithIds]:
-    _check_driver()
+    check_driver()
     from mailserver.store.postgres.migration import NoStore  # noqa: PLC0415 - asyncpg is in an extra
     from mailserver.store.postgres.store import open_store as open_in_database  # noqa: PLC0415
 
     file = data_dir / STORE_FILE
     if not how_it_is_gone(file):
         raise StartupError(
-            f"{file} is a store, too, which nobody would look into: "
-            "move it out of the data directory, or leave out --store"
+            f"{file} is a store, too, which nobody would look into: move it out of the data directory, when "
+            "waku-mailserver migrate has moved what it has; or leave out --store"
         )
     async with contextlib.AsyncExitStack() as stack:
         signs = _signs(data_dir)

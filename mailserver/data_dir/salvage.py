@@ -1,16 +1,15 @@
 """Saving what is left of a data directory with a damaged store into a new one, which appears only when it is whole."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from mailserver.catchup.ledger import MAX_FILE_BYTES, PROGRESS_FILE
 from mailserver.data_dir.backup import BackupError, check_destination, new_folder
-from mailserver.data_dir.folder import KEY_FILE, LOCK_FILE
+from mailserver.data_dir.folder import KEY_FILE, kept_unused
 from mailserver.data_dir.gateway_files import GATEWAY_KEY_FILE
 from mailserver.errors import StartupError, StoreError
-from mailserver.files import open_descriptor, read_holder, sync_folder, try_lock, write_new
+from mailserver.files import sync_folder, write_new
 from mailserver.gateway.index.copying import copy_originals
 from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.store.sqlite.repair.report import Show
@@ -49,12 +48,7 @@ async def salvage_data_dir(data_dir: Path, destination: Path, show: Show) -> Sal
 @contextlib.contextmanager
 def _unused(data_dir: Path) -> Iterator[None]:
     """Keep a mailserver from starting on a data directory; nothing is written there."""
-    with contextlib.ExitStack() as stack:
-        try:
-            descriptor = stack.enter_context(open_descriptor(data_dir / LOCK_FILE, os.O_RDONLY))
-        except FileNotFoundError:  # it may be a copy
-            yield
-            return
-        if not try_lock(descriptor):
-            raise StartupError(f"the mailserver (pid {read_holder(descriptor)}) uses {data_dir}: stop it first")
+    with kept_unused(data_dir) as holder:
+        if holder is not None:
+            raise StartupError(f"the mailserver (pid {holder}) uses {data_dir}: stop it first")
         yield

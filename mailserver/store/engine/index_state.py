@@ -37,12 +37,14 @@ class IndexState:
     """The index of a store whose ids belong to `network_topic`.
 
     `moves` waits until the index may have come further. `begin_anew` has the store indexed anew, if the index says that
-    the rows up to this one are indexed.
+    the rows up to this one are indexed. `longer_s`: for how much longer to wait than INDEX_WAIT_S, where the index
+    cannot be made to hurry.
     """
 
     network_topic: str
     moves: Callable[[], Awaitable[None]]
     begin_anew: Callable[[int], Awaitable[None]]
+    longer_s: float = 0.0
 
     async def until_indexed(self, reader: StateReader) -> int:
         """Wait until the rows that are there now are indexed; return the `seq` of the last.
@@ -55,7 +57,7 @@ class IndexState:
         if left > MAX_UNINDEXED_ROWS:
             raise NotIndexedYet(left)
         try:
-            async with asyncio.timeout(INDEX_WAIT_S):
+            async with asyncio.timeout(INDEX_WAIT_S + self.longer_s):
                 while left:
                     await self.moves()
                     network_topic, until_seq, _ = await reader.index_goal()

@@ -74,7 +74,7 @@ _FORGET_TOPICS = """
         WHERE e.topic = d.topic AND e.created >= d.day * 86400 AND e.created < (d.day + 1) * 86400
     )
 """
-_NOTE_REMOVED = "UPDATE removed SET until = greatest(until, $1), pruned = greatest(pruned, $1)"
+NOTE_REMOVED = "UPDATE removed SET until = greatest(until, $1), pruned = greatest(pruned, $1)"
 _LEFT_OVER = f"""
     DELETE FROM day_topics WHERE (day, third, topic) IN (
         SELECT t.day, t.third, t.topic
@@ -143,7 +143,7 @@ async def _delete_day(connection: Connection, surplus: Surplus, archived: Mappin
         if day not in await _days(connection):  # more has come
             raise asyncpg.LockNotAvailableError
         newest = await connection.fetchval(f"SELECT max(created) FROM {partition('envelopes', day.day)}")
-        await connection.execute(_NOTE_REMOVED, newest)
+        await connection.execute(NOTE_REMOVED, newest)
         await drop(connection, "envelopes", day.day)
         await connection.execute("DELETE FROM counts WHERE day = $1", day.day)
         return Deleted(day.envelopes, day.bytes)
@@ -222,4 +222,4 @@ async def _delete(connection: Connection, reception_day: int, doomed: Sequence[D
     await connection.execute(_FORGET_COUNTS, [*days])
     topics = {(row.created // SECONDS_PER_DAY, row.topic) for row in doomed}
     await connection.execute(_FORGET_TOPICS, [day for day, _ in topics], [topic for _, topic in topics])
-    await connection.execute(_NOTE_REMOVED, max(row.created for row in doomed))
+    await connection.execute(NOTE_REMOVED, max(row.created for row in doomed))

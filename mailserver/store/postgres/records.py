@@ -4,6 +4,7 @@ The compaction does not read this engine yet, so nothing is ever archived: see `
 """
 
 import contextlib
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from mailserver.errors import StoreError
 from mailserver.handoff.archived import Archived
 from mailserver.handoff.last_run import Compaction, CompactionState
 from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.store.moving import Moved
 from mailserver.store.postgres.connections import Connection
 from mailserver.store.postgres.failures import explain
 
@@ -20,6 +22,7 @@ Run = Callable[[Callable[[Connection], Awaitable[Any]]], Awaitable[Any]]
 """Runs a job on a connection; raises StoreError."""
 
 _TIME = "time"
+_MOVE = "move"
 _READ = "SELECT body FROM records WHERE name = $1"
 _WRITE = """
     INSERT INTO records VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET body = excluded.body
@@ -44,6 +47,31 @@ class PostgresTimeRecord:
     async def write(self, moment: int) -> None:
         """Store this moment in place of the one before."""
         await self._run(lambda connection: connection.execute(_WRITE, _TIME, str(moment)))
+
+
+class PostgresMoveRecord:
+    """A `store.moving.MoveRecord`."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    async def read(self) -> Moved | None:
+        """Read it; None if there is none."""
+        body = await self._run(lambda connection: connection.fetchval(_READ, _MOVE))
+        if body is None:
+            return None
+        try:
+            record = json.loads(body)
+            if not isinstance(record, dict):
+                raise ValueError("not an object")
+            return Moved.from_record(record)
+        except (ValueError, RecursionError) as error:
+            raise StoreError(f"the record of a move is {body[:40]!r}: {error}") from error
+
+    async def write(self, moved: Moved) -> None:
+        """Write it in place of the one before."""
+        body = json.dumps(moved.as_record())
+        await self._run(lambda connection: connection.execute(_WRITE, _MOVE, body))
 
 
 class PostgresHandoff:

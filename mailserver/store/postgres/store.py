@@ -27,7 +27,7 @@ from mailserver.store.interface import (
 )
 from mailserver.store.message_ids import OtherNetworkTopic
 from mailserver.store.postgres.connections import Connection, Link, Setup, check_server, open_links, shown_url
-from mailserver.store.postgres.deletion import count_held, delete_batch, forget_left_over
+from mailserver.store.postgres.deletion import NOTE_REMOVED, count_held, delete_batch, forget_left_over
 from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.indexing import Indexing
 from mailserver.store.postgres.insertion import MAKE_STAGING
@@ -36,7 +36,7 @@ from mailserver.store.postgres.lookups import PostgresLookups
 from mailserver.store.postgres.message_ids import PostgresMessageIds
 from mailserver.store.postgres.migration import NoStore, make_or_migrate
 from mailserver.store.postgres.readers import REMOVED, PaidReader, ReaderPool, Removed
-from mailserver.store.postgres.records import PostgresHandoff, PostgresTimeRecord
+from mailserver.store.postgres.records import PostgresHandoff, PostgresMoveRecord, PostgresTimeRecord
 from mailserver.store.postgres.rows import Places, RowReader
 from mailserver.store.postgres.snapshots import open_snapshots
 from mailserver.store.postgres.writer import PostgresWriter
@@ -177,6 +177,11 @@ class PostgresStore:
         """The moment that time has certainly reached."""
         return PostgresTimeRecord(lambda job: self._change("write", job))
 
+    @property
+    def move_record(self) -> PostgresMoveRecord:
+        """How far another store was moved into this one."""
+        return PostgresMoveRecord(lambda job: self._change("write", job))
+
     async def reception_days(self, limit: int) -> list[ReceptionDay]:
         """The last days of reception that have any envelopes, the latest first."""
         days, *counts = await self._readers.run(_RECEPTION_DAYS, (limit,))
@@ -196,6 +201,12 @@ class PostgresStore:
     @property
     def pruned_until(self) -> int:
         """Nothing that was created later than this was ever pruned, in Unix seconds; -1 if nothing was."""
+        return self._removed.pruned
+
+    async def note_pruned(self, until: int) -> int:
+        """Note that what was created up to `until` may have been pruned; return up to when anything was."""
+        await self._change("write", lambda connection: connection.execute(NOTE_REMOVED, until))
+        self._removed.note(*await self._readers.run(f"SELECT {REMOVED}"))
         return self._removed.pruned
 
     async def maintain(self) -> bool:
@@ -277,7 +288,7 @@ async def open_store(
     identity, removed, before = await _prepare(url, failures, must_exist=must_exist)
     if before not in ("", network_topic) and not reindex:
         raise OtherNetworkTopic(before, network_topic)
-    setup = _checking(identity, failures)
+    setup = checking(identity, failures)
     async with (
         open_links(url, READERS, failures, setup) as reading,
         open_links(url, 2, failures, setup) as (upkeep, index),
@@ -342,7 +353,7 @@ async def _prepare(url: str, failures: StoreFailures, *, must_exist: bool) -> tu
             raise StoreError(f"cannot open the store {shown_url(url)}: {cause}") from error
 
 
-def _checking(identity: str, failures: StoreFailures) -> Setup:
+def checking(identity: str, failures: StoreFailures) -> Setup:
     """A setup that checks that a new connection leads to the same store."""
 
     async def check(connection: Connection) -> None:

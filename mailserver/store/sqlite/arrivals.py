@@ -22,7 +22,7 @@ from mailserver.store.engine.fair_pool import FairPool
 from mailserver.store.engine.keys import pieces
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.message_ids import Arrival, OtherNetworkTopic
-from mailserver.store.sqlite.connections import connect_reader, pragma
+from mailserver.store.sqlite.connections import connect_follower
 from mailserver.store.sqlite.damage import explain
 from mailserver.store.sqlite.packing import numbers, packed_bytes, packed_numbers
 from mailserver.store.sqlite.presence import Presence
@@ -240,7 +240,7 @@ class SqliteArrivalLog:
             for _ in range(READERS):
                 # Before it is opened: whatever takes its place meanwhile is noticed later.
                 presence = await asyncio.to_thread(Presence, self._path)
-                worker = await Worker.start(partial(_connect, self._path), "store-arrivals")
+                worker = await Worker.start(partial(connect_follower, self._path), "store-arrivals")
                 unless_opened.push_async_callback(worker.close)
                 readers.append(_Reader(worker, presence))
             unless_opened.pop_all()
@@ -302,26 +302,6 @@ def _fitting(sizes: Sequence[int], max_bytes: int) -> int:
             return at
         total += size
     return len(sizes)
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    """A connection that only reads a store of this version.
-
-    Raises:
-        StoreError: there is none, or it is another's, or cannot be read.
-    """
-    connection = connect_reader(path)
-    try:
-        version = pragma(connection, "user_version")
-    except sqlite3.Error as error:
-        connection.close()
-        raise StoreError(f"cannot read the store {path}: {explain(error, path)}") from error
-    if version < SCHEMA_VERSION:
-        connection.close()
-        raise StoreError(
-            f"{path} is of an earlier version of this program: start the mailserver on it once, which migrates it"
-        )
-    return connection
 
 
 @contextlib.asynccontextmanager

@@ -116,6 +116,26 @@ def connect_reader(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def connect_follower(path: Path) -> sqlite3.Connection:
+    """A connection that only reads a store of this version, which another process may be writing.
+
+    Raises:
+        StoreError: there is none, or it is another's, of another version, or cannot be read.
+    """
+    connection = connect_reader(path)
+    try:
+        version = pragma(connection, "user_version")
+    except sqlite3.Error as error:
+        connection.close()
+        raise StoreError(f"cannot read the store {path}: {explain(error, path)}") from error
+    if version < SCHEMA_VERSION:
+        connection.close()
+        raise StoreError(
+            f"{path} is of an earlier version of this program: start the mailserver on it once, which migrates it"
+        )
+    return connection
+
+
 def _look(path: Path, *, may_be_blank: bool) -> None:
     """Check that this is a store of ours; change nothing.
 

@@ -33,6 +33,7 @@ from mailserver.store.sqlite.handoff import SqliteHandoff
 from mailserver.store.sqlite.id_index import advance, give_up
 from mailserver.store.sqlite.lookups import Lookups
 from mailserver.store.sqlite.message_ids import SqliteMessageIds
+from mailserver.store.sqlite.move_record import SqliteMoveRecord
 from mailserver.store.sqlite.presence import Presence
 from mailserver.store.sqlite.read_only import check_header
 from mailserver.store.sqlite.reader import RowReader
@@ -155,6 +156,11 @@ class SqliteStore:
         """The moment that time has certainly reached."""
         return SqliteTimeRecord(self._path)
 
+    @property
+    def move_record(self) -> SqliteMoveRecord:
+        """How far another store was moved into this one."""
+        return SqliteMoveRecord(self._path)
+
     async def reception_days(self, limit: int) -> list[ReceptionDay]:
         """The last days of reception that have any envelopes, the latest first."""
         rows = await self._readers.run(
@@ -176,6 +182,11 @@ class SqliteStore:
     @property
     def pruned_until(self) -> int:
         """Nothing that was created later than this was ever pruned, in Unix seconds; -1 if nothing was."""
+        return self._pruned_until
+
+    async def note_pruned(self, until: int) -> int:
+        """Note that what was created up to `until` may have been pruned; return up to when anything was."""
+        await self._writer.between_commits(partial(_note_pruned, until=until, removing=self._note_removed))
         return self._pruned_until
 
     def _note_removed(self, until: int, pruned: int) -> None:
@@ -292,6 +303,13 @@ def _removed(connection: sqlite3.Connection) -> tuple[int, int]:
     """Up to which second of creation anything was removed, and up to which it was pruned."""
     ((until, pruned),) = connection.execute("SELECT until, pruned FROM removed")
     return int(until), int(pruned)
+
+
+def _note_pruned(connection: sqlite3.Connection, until: int, removing: Callable[[int, int], None]) -> None:
+    sql = "UPDATE removed SET until = max(until, ?1), pruned = max(pruned, ?1) RETURNING until, pruned"
+    with transaction(connection):
+        ((removed, pruned),) = connection.execute(sql, (until,)).fetchall()
+        removing(removed, pruned)
 
 
 def _network_topic(connection: sqlite3.Connection) -> str:

@@ -14,6 +14,7 @@ from mailserver.errors import ConfigError, DecodeError
 from mailserver.handoff.archived import Archived, ArchivedError
 from mailserver.handoff.last_run import MAX_ERROR_CHARS, ArchivedDay, Compaction, CompactionRecordError
 from mailserver.monitoring.last_day import MAX_MINUTES, NAMES, Minutes, decode_file, encode_file
+from mailserver.store.engine.row_check import decode_and_compare
 from mailserver.store.sqlite.handoff import (
     archived_file,
     compaction_file,
@@ -22,7 +23,6 @@ from mailserver.store.sqlite.handoff import (
     write_archived,
     write_compaction,
 )
-from mailserver.store.sqlite.row_check import decode_and_compare
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.waku.envelope import MAX_U32, decode_envelope, encode_envelope
 from tests.fuzz.choices import Choices

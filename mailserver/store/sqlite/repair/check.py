@@ -19,6 +19,7 @@ from pathlib import Path
 from mailserver.errors import DecodeError, StoreError
 from mailserver.handoff.archived import ArchivedError
 from mailserver.handoff.last_run import CompactionRecordError
+from mailserver.store.engine.row_check import decode_and_compare
 from mailserver.store.sqlite.damage import HEADER_BYTES, SQLITE_MAGIC, missing_pages
 from mailserver.store.sqlite.handoff import read_archived, read_compaction
 from mailserver.store.sqlite.read_only import open_read_only
@@ -26,7 +27,6 @@ from mailserver.store.sqlite.repair.count_check import CountCheck
 from mailserver.store.sqlite.repair.id_check import IdCheck
 from mailserver.store.sqlite.repair.report import CheckReport, Kind, Show
 from mailserver.store.sqlite.repair.salvage import survey
-from mailserver.store.sqlite.row_check import decode_and_compare
 from mailserver.store.sqlite.schema import MIGRATIONS, PAGE_BYTES
 from mailserver.store.sqlite.wal import read_log, wal_file
 from mailserver.waku.envelope import MAX_U32

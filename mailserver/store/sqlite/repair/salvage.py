@@ -21,17 +21,16 @@ from mailserver.errors import DecodeError, StoreError
 from mailserver.files import open_descriptor, write_new
 from mailserver.handoff.archived import ArchivedError
 from mailserver.store.engine.put_queue import MAX_GROUP_ROWS
+from mailserver.store.engine.verified import verified
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.damage import HEADER_BYTES, SQLITE_MAGIC
 from mailserver.store.sqlite.handoff import archived_file, read_archived, write_archived
 from mailserver.store.sqlite.read_only import open_read_only
 from mailserver.store.sqlite.repair.page_reader import Pages, Row, first_seq, is_known, is_leaf, open_pages, rows_of
 from mailserver.store.sqlite.repair.report import Show
-from mailserver.store.sqlite.row_check import decode_and_compare
 from mailserver.store.sqlite.schema import APPLICATION_ID, PAGE_BYTES, SCHEMA_VERSION
 from mailserver.store.sqlite.store import open_store
 from mailserver.store.sqlite.wal import read_log, wal_file
-from mailserver.waku.envelope import MAX_U32, EnvelopeHash, Topic
 
 BATCH_BYTES = 4 * 1024 * 1024
 """How much is stored at once."""
@@ -192,7 +191,7 @@ class _Saving:
                 continue
             self._found.rows += 1
             try:
-                envelope = _verified(row)
+                envelope = verified(row.values)
             except DecodeError as error:
                 self._found.wrong += 1
                 values = [value.hex() if isinstance(value, bytes) else value for value in row.values]
@@ -204,19 +203,6 @@ class _Saving:
     def _take_batch(self) -> list[NewEnvelope]:
         batch, self._batch, self._batch_bytes = self._batch, [], 0
         return batch
-
-
-def _verified(row: Row) -> NewEnvelope:
-    """The envelope of a row.
-
-    Raises:
-        DecodeError: it is not an envelope, or not the one that its columns describe.
-    """
-    match row.values:
-        case (int(received), int(created), bytes(topic), bytes(key_hash), bytes(raw)) if 0 <= received <= MAX_U32:
-            _, full_hash = decode_and_compare(created, topic, key_hash, raw)
-            return NewEnvelope(received, created, Topic(topic), EnvelopeHash(full_hash), raw)
-    raise DecodeError("its columns are not those of an envelope")
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """What a row of the store must be: the envelope that its other columns describe. Every check for damage uses this."""
 
 from mailserver.errors import DecodeError
-from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
+from mailserver.store.engine.keys import HASH_PREFIX_BYTES
 from mailserver.waku.envelope import Envelope, EnvelopeHash, decode_envelope
 
 

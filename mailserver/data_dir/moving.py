@@ -1,0 +1,97 @@
+"""Opening the two stores of a move: one in a file, one in a database. The engines are chosen here.
+
+A file that is moved from may have a daemon that writes it. One that is moved to must have none, and gets none
+meanwhile. A database may be used by any number of mailservers.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from mailserver.data_dir.folder import kept_unused, locked
+from mailserver.data_dir.own_store import check_driver
+from mailserver.errors import ConfigError, StartupError
+from mailserver.moving.aside import SetAside
+from mailserver.moving.move import Move, Show
+from mailserver.moving.report import MoveReport
+from mailserver.store.moving import MoveSource, MoveTarget
+from mailserver.store.sqlite.moving import open_source as open_source_file
+from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import open_store
+
+ASIDE_ENDING = "-set-aside.jsonl"
+"""What is set aside is beside the store in a file, whichever way it is moved, and named after it."""
+
+
+async def move(source: Path | str, target: Path | str, network_topic: str, show: Show) -> MoveReport:
+    """Move all of one store into another, and compare them.
+
+    Args:
+        source, target: the path of a file, or the URL of a database; one of each.
+        network_topic: to which the message ids of envelopes belong.
+    Raises:
+        ConfigError: they are not one of each, or the file to move to is not named as a store is.
+        StartupError: a mailserver uses the folder of the file that is moved to, or the driver is not installed.
+        StoreError: a store cannot be opened, read or written.
+    """
+    aside = aside_of(source, target)
+    async with _open_source(source, network_topic) as read, _open_target(target, network_topic) as written:
+        begun = await Move.begin(read, written, SetAside(aside, await read.identity()), show)
+        return await begun.run()
+
+
+def aside_of(source: Path | str, target: Path | str) -> Path:
+    """The file in which rows are set aside.
+
+    Raises:
+        ConfigError: the two are not a file and a database.
+    """
+    match source, target:
+        case (Path(), Path()):
+            raise ConfigError("both are files: waku-mailserver backup copies a store")
+        case (Path() as file, str()):
+            pass
+        case (str(), Path() as file):
+            if file.name != STORE_FILE:
+                raise ConfigError(f"{file}: a mailserver finds its store only by the name {STORE_FILE}")
+        case _:
+            raise ConfigError("both are databases: pg_dump copies one")
+    return file.with_name(file.name + ASIDE_ENDING)
+
+
+@contextlib.asynccontextmanager
+async def _open_source(place: Path | str, network_topic: str) -> AsyncIterator[MoveSource]:
+    if isinstance(place, Path):
+        with kept_unused(place.parent) as holder:
+            async with open_source_file(place, network_topic, is_alone=holder is None) as file:
+                yield file
+        return
+    check_driver()
+    from mailserver.store.postgres.go_history import has_go_history, open_go_history  # noqa: PLC0415 - in an extra
+    from mailserver.store.postgres.migration import NoStore  # noqa: PLC0415
+    from mailserver.store.postgres.moving import open_source as open_source_database  # noqa: PLC0415
+
+    if await has_go_history(place):
+        async with open_go_history(place) as history:
+            yield history
+        return
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            database = await stack.enter_async_context(open_source_database(place, network_topic))
+        except NoStore as error:
+            raise StartupError(str(error)) from error
+        yield database
+
+
+@contextlib.asynccontextmanager
+async def _open_target(place: Path | str, network_topic: str) -> AsyncIterator[MoveTarget]:
+    if isinstance(place, Path):
+        with locked(place.parent):
+            async with open_store(place, network_topic) as file:
+                yield file
+        return
+    check_driver()
+    from mailserver.store.postgres.store import open_store as open_in_database  # noqa: PLC0415 - asyncpg is in an extra
+
+    async with open_in_database(place, network_topic) as database:
+        yield database

@@ -1,0 +1,123 @@
+"""The history of a Go mailserver in its PostgreSQL, to be moved into a store of ours. Nothing is changed.
+
+status-go (`mailserver/mailserver_db_postgres.go`, `mailserver/db_key.go`) has one table, `envelopes`:
+
+    id      created (4 bytes, big-endian), hash (32), topic (4); in early versions without the topic
+    data    the envelope's RLP
+    topic   4 bytes
+    bloom   of the topic
+
+It does not say when an envelope was received. It counts as received when it was created, but no later than now.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+import asyncpg
+
+from mailserver.errors import StoreError
+from mailserver.store.engine.keys import HASH_PREFIX_BYTES
+from mailserver.store.moving import NEVER, Place, ReadRow, ReadRows
+from mailserver.store.postgres.connections import Connection, Link, open_links, shown_url
+from mailserver.store.postgres.failures import StoreFailures, explain
+from mailserver.store.postgres.schema import SCHEMA_TABLE
+from mailserver.waku.envelope import HASH_BYTES, TOPIC_BYTES
+
+_TIME_BYTES = 4
+_TOPIC_AT = _TIME_BYTES + HASH_BYTES
+
+_IS_GO_HISTORY = f"""
+    SELECT to_regclass('{SCHEMA_TABLE}') IS NULL AND (
+        SELECT count(*) FROM pg_attribute
+        WHERE attrelid = to_regclass('envelopes') AND attnum > 0 AND NOT attisdropped
+            AND attname IN ('id', 'data', 'topic', 'bloom')
+    ) = 4
+"""
+_ABOUT = "SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'envelopes'::regclass"
+_NOW = "SELECT floor(extract(epoch FROM now()))::bigint"
+# Sizes come first, and by themselves, as in store.postgres.moving.
+_ROWS = """
+    SELECT id, topic, data FROM (
+        SELECT *, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS total FROM (
+            SELECT id, topic, data, octet_length(data) AS size FROM envelopes WHERE id > $1 ORDER BY id LIMIT $2
+        ) AS following
+    ) AS summed
+    WHERE total - size < $3 ORDER BY id
+"""
+
+T = TypeVar("T")
+
+
+class GoHistory:
+    """A `store.moving.MoveSource`. Made by `open_go_history`."""
+
+    message_ids = None
+    """It keeps none."""
+
+    def __init__(self, url: str, link: Link) -> None:
+        self._location = shown_url(url)
+        self._link = link
+
+    async def identity(self) -> str:
+        """Where it is: it has no identity of its own."""
+        return self._location
+
+    async def envelopes(self) -> int:
+        """About how many there are: what the server has last counted."""
+        return await _run(self._link, lambda connection: connection.fetchval(_ABOUT))
+
+    async def pruned_until(self) -> int:
+        """It does not say."""
+        return NEVER
+
+    async def after(self, place: Place, limit: int, max_bytes: int) -> ReadRows:
+        """Read the first rows after a place, in the order of their keys."""
+
+        async def read(connection: Connection) -> ReadRows:
+            now = await connection.fetchval(_NOW)
+            found = await connection.fetch(_ROWS, _key(place), limit, max_bytes)
+            return ReadRows([_row(now, *row) for row in found], is_all=not found)
+
+        return await _run(self._link, read)
+
+
+def _place(key: bytes) -> Place:
+    return Place(int.from_bytes(b"\x01" + key, "big"))
+
+
+def _key(place: Place) -> bytes:
+    return place.to_bytes((place.bit_length() + 7) // 8, "big")[1:]
+
+
+def _row(now: int, key: bytes, topic: bytes, raw: bytes) -> ReadRow:
+    """A row as a store of ours has it."""
+    created = int.from_bytes(key[:_TIME_BYTES], "big")
+    key_hash, key_topic = key[_TIME_BYTES:_TOPIC_AT], key[_TOPIC_AT:]
+    if len(key_hash) != HASH_BYTES or key_topic not in (b"", topic) or len(topic) != TOPIC_BYTES:
+        return ReadRow(_place(key), [key, topic, raw])
+    return ReadRow(_place(key), [min(created, now), created, topic, key_hash[:HASH_PREFIX_BYTES], raw])
+
+
+async def has_go_history(url: str) -> bool:
+    """Whether a Go mailserver's table is at a URL, and no store of ours.
+
+    Raises:
+        StoreError: the database cannot be reached, or refuses.
+    """
+    async with open_links(url, 1, StoreFailures()) as (link,):
+        return await _run(link, lambda connection: connection.fetchval(_IS_GO_HISTORY))
+
+
+@contextlib.asynccontextmanager
+async def open_go_history(url: str) -> AsyncIterator[GoHistory]:
+    """Read the Go mailserver's table at a URL."""
+    async with open_links(url, 1, StoreFailures()) as (link,):
+        yield GoHistory(url, link)
+
+
+async def _run(link: Link, job: Callable[[Connection], Awaitable[T]]) -> T:
+    try:
+        return await link.run(job)
+    except asyncpg.PostgresError as error:
+        raise StoreError(f"cannot read the database: {explain(error)}") from error
