@@ -118,6 +118,7 @@ EXPORT_SEES = (
     "mailserver.files",
     "mailserver.handoff",
     "mailserver.ids",
+    "mailserver.store.postgres.job",
     "mailserver.store.sqlite.handoff",
     "mailserver.store.sqlite.row_check",
     "mailserver.store.sqlite.schema",
