@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import itertools
+import json
+import signal
 import subprocess
 import sys
 import threading
@@ -16,24 +18,30 @@ from pyspark.sql import SparkSession
 from mailserver.handoff.last_run import CompactionState
 from mailserver.handoff.last_upkeep import Task
 from mailserver.metrics.registry import Metrics
-from mailserver.store.interface import NewEnvelope
+from mailserver.store.interface import NewEnvelope, Query
 from mailserver.store.postgres.job import StoreDatabase
 from mailserver.store.postgres.schema import LOCK_CLASS, Lock
 from mailserver.store.postgres.store import open_store
 from mailserver.store.retention import Surplus, TimeRetention
 from mailserver.upkeep.pruning import Pruning, PruningSettings
+from mailserver.waku.bloom import FULL_INTEREST, Interest, bloom_of
+from spark_export import commands
 from spark_export import compact as compact_module
+from spark_export.cli import main
 from spark_export.commands import explain
 from spark_export.errors import ExportError
 from spark_export.places import database_at
 from spark_export.publishing import WritableArchive
 from spark_export.recording import locked_stores, recorded
+from spark_export.schedule import waiting
 from spark_export.upkeep import recorded_upkeep
 from spark_export.verify import verify
+from tests.integration.daemons import run_command, running_daemon
 from tests.spark_export.samples import (
     DAY,
     DAY_S,
     FIRST,
+    NEWS,
     SECOND,
     SPORT,
     archived,
@@ -46,8 +54,12 @@ from tests.spark_export.samples import (
     quarantined,
     records_in,
     rows_of,
+    tree,
 )
+from tests.spark_export.test_answers import pages
 from tests.store.postgres.server import new_schema, shared_server
+from tests.store.samples import EVER, answer
+from tests.store.samples import raws as raw_list
 
 pytestmark = pytest.mark.spark
 
@@ -451,3 +463,83 @@ def test_verification_takes_back_what_the_archive_does_not_have_any_more(
     verify(spark, str(archive), stores=[database.place])
 
     assert database.handed_over() == {}
+
+
+# Commands
+
+
+def test_commands_name_a_database_and_show_no_password(
+    spark: SparkSession,
+    database: Database,
+    archive: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    database.put(envelopes(3))
+    url = database.url.replace("postgres@", "postgres:verysecret@")
+    monkeypatch.setattr(commands, "spark_session", lambda *_, **__: contextlib.nullcontext(spark))
+    handler = signal.getsignal(signal.SIGTERM)
+
+    codes = [
+        main(["compact", "--store", url, "--archive", str(archive)]),
+        main(["verify", "--store", url, "--archive", str(archive)]),
+        main(["last", "--store", url]),
+        main(["communities", "--store", url, "--archive", str(archive), "--communities", str(archive / "none")]),
+    ]
+
+    signal.signal(signal.SIGTERM, handler)
+    said = capsys.readouterr()
+    assert codes == [0, 0, 0, 1], said.err
+    assert archived(archive) == rows_of(envelopes(3))
+    assert f"{database.place}: " in said.out
+    assert "not made of a store in PostgreSQL yet" in said.err
+    assert "verysecret" not in said.out + said.err + "".join(tree_text(archive))
+    assert waiting([database.place], 2**33) == pytest.approx(database.place.last_run()[1].succeeded_at)  # type: ignore[union-attr]
+    assert database.place.last_upkeep(Task.VERIFY)[0] is CompactionState.SUCCEEDED
+
+
+def tree_text(archive: Path) -> list[str]:
+    return [content.decode("latin-1") for content in tree(archive, without=()).values()]
+
+
+# Answers
+
+
+def test_what_was_archived_and_dropped_is_answered(spark: SparkSession, database: Database, archive: Path) -> None:
+    today = int(database.sql("SELECT extract(epoch FROM now())::bigint / 86400"))
+    now = float((today + 1) * DAY_S)
+    everything = [one for day in range(6) for one in envelopes(12, day=today - 8 + day, first=100 * day)]
+    database.put(everything)
+    compact_into(spark, archive, database.place, now=now)
+    database.prune(archive, now=now, days=6)
+    assert 0 < len(database.raws()) < len(everything)
+
+    for interest in (FULL_INTEREST, Interest(topics=frozenset({NEWS})), Interest(bloom=bloom_of([SPORT]))):
+        for bounds in (EVER, ((today - 7) * DAY_S, (today - 4) * DAY_S)):
+            query = Query(*bounds, interest)
+            for limit in (7, 1000):
+                found = pages(lambda: open_store(database.url), archive, query, limit)
+                assert found == raw_list(answer(everything, query)), query
+
+
+def test_daemon_answers_from_the_archive_what_it_has_dropped(
+    spark: SparkSession, database: Database, archive: Path, tmp_path: Path
+) -> None:
+    today = int(database.sql("SELECT extract(epoch FROM now())::bigint / 86400"))
+    everything = [one for day in range(5) for one in envelopes(12, day=today - 6 + day, first=100 * day)]
+    database.put(everything)
+    compact_into(spark, archive, database.place, now=float((today + 1) * DAY_S))
+    flags = ("--store", database.url, "--archive", str(archive), "--retention-days", "2")
+
+    with running_daemon(tmp_path / "data", *flags) as daemon:
+        daemon.wait_for_line("history is answered from the archive, too")
+        daemon.wait_for_line("pruned envelopes=")
+        found = run_command("request", daemon.enode, "--from", 1, "--all", "--limit", 7, "--format", "raw")
+        doctor = run_command("doctor", *flags, "--listen", "127.0.0.1:0", "--json")
+
+    assert len(database.raws()) < len(everything)
+    newest_first = answer(everything, Query(*EVER, FULL_INTEREST))
+    assert found.stdout.split() == [raw.hex() for raw in raw_list(newest_first)], found.stderr + daemon.log
+    said = {finding["check"]: finding for finding in json.loads(doctor.stdout)}
+    assert said["archive"]["verdict"] == "ok"
+    assert "has every file of the " in said["archive"]["text"]
