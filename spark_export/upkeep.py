@@ -25,13 +25,12 @@ def waits_since(stores: Sequence[Place], task: Task, current: float) -> float:
     for store in stores:
         try:
             upkeep = read_upkeep(store, task)
+            if upkeep is not None:
+                since = min(since, upkeep.waits_since)
+            elif store.exists():
+                _write(store, task, Upkeep(current))
         except (UpkeepRecordError, StoreError) as error:
             log.warning("last run unknown cause=%r", str(error))
-            continue
-        if upkeep is not None:
-            since = min(since, upkeep.waits_since)
-        elif store.exists():
-            _write(store, task, Upkeep(current))
     return since
 
 
