@@ -4,16 +4,15 @@ beside a store know of the archive, in case the archive has lost it."""
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from mailserver.archive.access.places import is_same_archive
 from mailserver.archive.manifest import PeriodRecord, known_seq
-from mailserver.errors import MailserverError
+from mailserver.errors import MailserverError, StoreError
 from mailserver.handoff.archived import Archived
 from mailserver.handoff.last_run import ArchivedDay
-from mailserver.store.sqlite.handoff import read_archived, read_compaction, write_archived
 from spark_export.errors import ArchiveGone, ExportError
 from spark_export.incidents import Incidents
+from spark_export.places import Place, read_archived, read_compaction, write_archived
 from spark_export.publishing import WritableArchive
 from spark_export.store import Store
 
@@ -51,10 +50,10 @@ def hand_over(stores: Sequence[Store], records: Mapping[str, PeriodRecord], arch
         # `last_seq` never falls. If the archive knows a higher one, the store was restored from a backup, and other
         # rows may have those numbers now. The next run that reads that day says how far it is archived.
         archived = {day.day: seq for day, seq in known.items() if seq is not None and seq <= day.last_seq}
-        _write(store.path, Archived(store.id, archive, int(now), archived))
+        _write(store.place, Archived(store.id, archive, int(now), archived))
 
 
-def withdraw(stores: Sequence[Path], records: Mapping[str, PeriodRecord], archive: str) -> None:
+def withdraw(stores: Sequence[Place], records: Mapping[str, PeriodRecord], archive: str) -> None:
     """Remove from the record beside each store the rows that the archive's own records no longer cover.
 
     A daemon that cannot see the archive deletes by that record alone. Nothing is added to it: only a compaction does
@@ -102,7 +101,7 @@ def check_archive_is_there(archive: WritableArchive, stores: Sequence[Store]) ->
     gone = []
     for store in stores:
         try:
-            archived, runs = read_archived(store.path), read_compaction(store.path)
+            archived, runs = read_archived(store.place), read_compaction(store.place)
         except MailserverError as error:
             raise ExportError(f"{error}; it may name an archive at {archive.url}, where there is none now") from error
         if archived is None or not is_same_archive(archived.archive, archive.url):
@@ -111,10 +110,10 @@ def check_archive_is_there(archive: WritableArchive, stores: Sequence[Store]) ->
             continue
         if archived.days or (runs is not None and runs.archived):
             gone.append(store)
-            _write(store.path, replace(archived, days={}))
+            _write(store.place, replace(archived, days={}))
     if gone:
         raise ArchiveGone(
-            f"there is no archive at {archive.url}, but the record beside {gone[0].path} says that there was: is its "
+            f"there is no archive at {archive.url}, but the record beside {gone[0].place} says that there was: is its "
             "disk mounted? If it is lost, `spark-export acknowledge --all-is-lost` lets a new one begin"
         )
 
@@ -124,7 +123,7 @@ def last_found(archive: WritableArchive, stores: Sequence[Store]) -> list[LastFo
     found = []
     for store in stores:
         try:
-            archived, last = read_archived(store.path), read_compaction(store.path)
+            archived, last = read_archived(store.place), read_compaction(store.place)
         except MailserverError as error:
             log.warning("archive not compared with the record beside a store cause=%r", str(error))
             continue
@@ -137,8 +136,10 @@ def last_found(archive: WritableArchive, stores: Sequence[Store]) -> list[LastFo
     return found
 
 
-def _write(store: Path, archived: Archived) -> None:
+def _write(store: Place, archived: Archived) -> None:
     try:
         write_archived(store, archived)
+    except StoreError as error:
+        raise ExportError(f"cannot write beside {store}: {error}") from error
     except OSError as error:
         raise ExportError(f"cannot write beside {store}: {error.strerror or error}") from error

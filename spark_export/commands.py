@@ -31,10 +31,11 @@ from spark_export.communities import CommunitiesConfig, make_archives
 from spark_export.community_plan import missing_of
 from spark_export.compact import compact
 from spark_export.config import CompactConfig
-from spark_export.errors import ArchiveDamaged
+from spark_export.errors import ArchiveDamaged, ExportError
 from spark_export.full_disk import full_disk_told
 from spark_export.incidents import summary
 from spark_export.merge import merge
+from spark_export.places import Place, is_url, places_of
 from spark_export.recording import recorded
 from spark_export.report import gather
 from spark_export.report_page import as_html
@@ -99,7 +100,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def _compact(arguments: argparse.Namespace) -> None:
     config = CompactConfig(
-        stores=tuple(Path(store) for store in arguments.store),
+        stores=tuple(places_of(arguments.store)),
         archive=arguments.archive,
         until=None if arguments.until is None else parse_day(arguments.until),
         keep_open_day=bool(arguments.keep_open_day),
@@ -150,6 +151,8 @@ def _acknowledge(arguments: argparse.Namespace) -> None:
 
 
 def _communities(arguments: argparse.Namespace) -> None:
+    if any(map(is_url, arguments.store)):
+        raise ExportError("history archives of communities are not made of a store in PostgreSQL yet")
     stores = tuple(Path(store) for store in arguments.store)
     with recorded_upkeep(stores, Task.COMMUNITIES, explain), _spark(arguments) as spark:
         now = int(time.time())
@@ -170,8 +173,8 @@ def _raise_damage(damage: str) -> None:
         raise ArchiveDamaged(damage)
 
 
-def _recorded_beside(arguments: argparse.Namespace) -> list[Path]:
-    return [Path(store) for store in arguments.store or []]
+def _recorded_beside(arguments: argparse.Namespace) -> list[Place]:
+    return places_of(arguments.store)
 
 
 def _print(arguments: argparse.Namespace, as_json: Mapping[str, Any], words: Iterable[str]) -> None:

@@ -168,8 +168,8 @@ class _Compaction:
         # A row whose time of reception is damaged, for example, belongs to no day. It stays in its store: what is not
         # handed over is not pruned, and each run looks at it again.
         for (store, day), rows in self._miscounted.items():
-            report.miscounted.append({"store": str(self._stores[store].path), "day": day_name(day), "rows": rows})
-            log.warning("store differs from its counts store=%s day=%s", self._stores[store].path, day_name(day))
+            report.miscounted.append({"store": str(self._stores[store].place), "day": day_name(day), "rows": rows})
+            log.warning("store differs from its counts store=%s day=%s", self._stores[store].place, day_name(day))
         return list(said.values())
 
     def _write(
@@ -385,10 +385,10 @@ def _layout(archive: WritableArchive, config: CompactConfig) -> Layout | None:
 
 
 def _describe(config: CompactConfig) -> list[Store]:
-    stores = [describe(path) for path in config.stores]
+    stores = [describe(place) for place in config.stores]
     by_id: dict[str, Store] = {}
     for store in stores:
         other = by_id.setdefault(store.id, store)
         if other is not store:
-            raise ExportError(f"{store.path} and {other.path} are the same store, or copies of one")
+            raise ExportError(f"{store.place} and {other.place} are the same store, or copies of one")
     return stores

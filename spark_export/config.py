@@ -1,10 +1,10 @@
 """What a compaction is told to do."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from mailserver.archive.layout import PartitionBy
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from spark_export.places import Place
 
 VERIFY_WITHIN_DAYS = 7.0
 MAX_VERIFY_DAYS = 3650.0
@@ -20,7 +20,7 @@ class CompactConfig:
     `network_topic`: to which the MUIDs of the rows that are written belong.
     """
 
-    stores: tuple[Path, ...]
+    stores: tuple[Place, ...]
     archive: str
     until: int | None = None
     keep_open_day: bool = False

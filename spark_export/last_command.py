@@ -8,17 +8,17 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from mailserver.archive.days import utc_text
+from mailserver.errors import StoreError
 from mailserver.handoff.last_run import Compaction, CompactionRecordError, CompactionState
 from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError
-from mailserver.store.sqlite.handoff import last_run, last_upkeep
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.errors import ExportError
 from spark_export.options import OFF, next_due
 from spark_export.overdue import waiting_since
+from spark_export.places import Place, last_run, last_upkeep, place_of
 
 _SECONDS_PER_HOUR = 3600
 
@@ -39,7 +39,7 @@ class _Limits:
 class _Look:
     """The state of a store; `faults` is empty if all is well."""
 
-    store: Path
+    store: Place
     state: CompactionState
     record: Compaction | None
     upkeep: dict[Task, tuple[CompactionState, Upkeep | None]]
@@ -55,8 +55,8 @@ def last(arguments: argparse.Namespace) -> int:
     found = []
     for store in arguments.store:
         try:
-            found.append(_look(Path(store), limits, now))
-        except (ExportError, CompactionRecordError, UpkeepRecordError, OSError) as error:
+            found.append(_look(place_of(store), limits, now))
+        except (ExportError, StoreError, CompactionRecordError, UpkeepRecordError, OSError) as error:
             print(f"spark-export: {error}", file=sys.stderr)
             return 1
     upcoming = {"run": arguments.schedule, **{task.value: expression for task, expression in schedules.items()}}
@@ -75,7 +75,7 @@ def last(arguments: argparse.Namespace) -> int:
     return 1 if any(one.faults for one in found) else 0
 
 
-def _look(store: Path, limits: _Limits, now: float) -> _Look:
+def _look(store: Place, limits: _Limits, now: float) -> _Look:
     state, record = last_run(store)
     upkeep = {task: last_upkeep(store, task) for task in Task}
     at_work = CompactionState.RUNNING in (state, *(task_state for task_state, _ in upkeep.values()))
@@ -90,7 +90,7 @@ def _look(store: Path, limits: _Limits, now: float) -> _Look:
     return _Look(store, state, record, upkeep, tuple(filter(None, faults)))
 
 
-def _fault(store: Path, state: CompactionState, record: Compaction | None, limits: _Limits, now: float) -> str:
+def _fault(store: Place, state: CompactionState, record: Compaction | None, limits: _Limits, now: float) -> str:
     """What is wrong with the compaction itself, apart from what it found in the archive; "" if nothing is."""
     since = waiting_since(store, record)
     if state is CompactionState.RUNNING and record is not None:

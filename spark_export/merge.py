@@ -5,7 +5,6 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -21,6 +20,7 @@ from spark_export.full_disk import full_disk_told
 from spark_export.incidents import Incidents
 from spark_export.mending import Mending
 from spark_export.pieces import large_partitions, pieces_of_month
+from spark_export.places import Place
 from spark_export.publishing import WritableArchive
 from spark_export.run_report import RunReport
 from spark_export.storage import open_storage
@@ -37,7 +37,7 @@ def merge(
     *,
     now: float,
     run: str,
-    stores: Sequence[Path] = (),
+    stores: Sequence[Place] = (),
     network_topic: str = DEFAULT_NETWORK_TOPIC,
 ) -> RunReport:
     """Merge the days of each month that is over, days that came late included.

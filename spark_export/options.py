@@ -175,8 +175,9 @@ def _schedule_or_off(name: str, what: str, cron: str, *, after: str) -> Option:
 
 STORE = Option(
     "store",
-    "store of a mailserver, DIR/mailserver.db; repeat it for several stores, which share one archive",
-    "FILE",
+    "store of a mailserver, DIR/mailserver.db or postgresql://USER@HOST/DATABASE; repeat it for several stores, which "
+    "share one archive",
+    "STORE",
     required=True,
     repeat=True,
 )
@@ -192,7 +193,7 @@ RECORDED_BESIDE = Option(
     "store",
     "a store that this archive is made from: its mailserver is told how the run went, and which rows are no longer "
     "archived; repeat it for several stores",
-    "FILE",
+    "STORE",
     repeat=True,
 )
 JSON = Option("json", "print JSON", switch=True)

@@ -14,6 +14,7 @@ import numpy as np
 from mailserver.archive.days import day_name
 from mailserver.archive.manifest import FileRecord, PeriodRecord
 from mailserver.archive.paths import directory_of
+from spark_export.places import address_of
 from spark_export.store import Store, StoreDay
 
 PIECE_BYTES = 96 * 1024 * 1024
@@ -27,11 +28,11 @@ Key = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class StoreRows:
     """Rows with `first_seq <= seq <= last_seq` that one store received on one day, but for those in `left_out`,
-    sorted. `store_id`: the id of the store."""
+    sorted. `store_id`: the id of the store; `address`: its path, or the URL of its database, not to be shown."""
 
     store: int
     store_id: str
-    path: str
+    address: str
     day: int
     first_seq: int
     last_seq: int
@@ -108,10 +109,10 @@ def pieces_of_day(
         for one in days:
             if one.day == day:
                 store, without = stores[number], left_out.get(number, np.array([], np.int64))
-                path = str(store.path.absolute())
+                address = address_of(store.place)
                 for into, (first, last) in zip(sources, _ranges(one, count), strict=True):
                     between = without[np.searchsorted(without, first) : np.searchsorted(without, last, "right")]
-                    into.append(StoreRows(number, store.id, path, day, first, last, between))
+                    into.append(StoreRows(number, store.id, address, day, first, last, between))
     for number, file in enumerate(before.files if before is not None else ()):
         sources[number % count].append(file_rows(day_name(day), file))
     return [Piece(day_name(day), number, tuple(of_piece)) for number, of_piece in enumerate(sources)]

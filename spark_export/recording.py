@@ -9,11 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from mailserver.archive.days import month_of
 from mailserver.archive.errors import ArchiveBusy
+from mailserver.errors import StoreError
 from mailserver.handoff.archived import CompactionRunning
 from mailserver.handoff.last_run import (
     EXIT_DAMAGED,
@@ -23,8 +23,8 @@ from mailserver.handoff.last_run import (
     Compaction,
     CompactionRecordError,
 )
-from mailserver.store.sqlite.handoff import compaction_lock, read_compaction, write_compaction
 from spark_export.errors import ExportError
+from spark_export.places import Place, compaction_lock, is_same_place, read_compaction, write_compaction
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Recording:
 
 
 @contextlib.contextmanager
-def locked_stores(stores: Sequence[Path]) -> Iterator[list[Path]]:
+def locked_stores(stores: Sequence[Place]) -> Iterator[list[Place]]:
     """Keep other runs and the daemons' pruning away from the stores; yield those that exist.
 
     Raises:
@@ -70,7 +70,7 @@ def locked_stores(stores: Sequence[Path]) -> Iterator[list[Path]]:
     locked = []
     with contextlib.ExitStack() as stack:
         for number, store in enumerate(stores):
-            if store.resolve() in [other.resolve() for other in stores[:number]]:
+            if any(is_same_place(store, other) for other in stores[:number]):
                 raise ExportError(f"the store {store} is named twice")
             try:
                 if store.exists():  # else `describe` says so
@@ -78,13 +78,15 @@ def locked_stores(stores: Sequence[Path]) -> Iterator[list[Path]]:
                     locked.append(store)
             except CompactionRunning as error:
                 raise ExportError(f"{store}: {error}") from error
+            except StoreError as error:
+                raise ExportError(f"cannot lock {store}: {error}") from error
             except OSError as error:
                 raise ExportError(f"cannot lock {store}: {error.strerror or error}") from error
         yield locked
 
 
 @contextlib.contextmanager
-def recorded(stores: Sequence[Path], explain: Callable[[BaseException], tuple[int, str]]) -> Iterator[Recording]:
+def recorded(stores: Sequence[Place], explain: Callable[[BaseException], tuple[int, str]]) -> Iterator[Recording]:
     """Lock the stores for a run, and write beside each that it has begun, and how it has ended.
 
     Args:
@@ -110,7 +112,7 @@ def recorded(stores: Sequence[Path], explain: Callable[[BaseException], tuple[in
             raise
 
 
-def _last(store: Path) -> Compaction | None:
+def _last(store: Place) -> Compaction | None:
     try:
         return read_compaction(store)
     except CompactionRecordError as error:
@@ -118,7 +120,7 @@ def _last(store: Path) -> Compaction | None:
         return None
 
 
-def _begin(store: Path, last: Compaction | None, began: float) -> Compaction:
+def _begin(store: Place, last: Compaction | None, began: float) -> Compaction:
     last = last if last is not None else Compaction(began)
     record = replace(
         Compaction(began),
@@ -164,11 +166,11 @@ def _rows_of_months(archived: Mapping[int, ArchivedDay]) -> dict[str, int]:
     return dict(rows)
 
 
-def _end(records: Mapping[Path, Compaction], ended: Callable[[Compaction], Compaction]) -> None:
+def _end(records: Mapping[Place, Compaction], ended: Callable[[Compaction], Compaction]) -> None:
     for store, record in records.items():
         try:
             write_compaction(store, ended(record))
-        except (OSError, ValueError) as error:
+        except (OSError, StoreError, ValueError) as error:
             cause = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise ExportError(
                 f"the archive is up to date, but no record can be written beside {store}: {cause}"
@@ -180,11 +182,12 @@ def _failed(record: Compaction, exit_code: int, cause: str) -> Compaction:
     return replace(record, finished_at=now, exit_code=exit_code, error=cause, seconds=_since(record.started_at, now))
 
 
-def _write(store: Path, record: Compaction) -> None:
+def _write(store: Place, record: Compaction) -> None:
     try:
         write_compaction(store, record)
-    except OSError as error:  # a full disk, perhaps: pruning, which this run allows, makes room
-        log.warning("record of runs not written store=%s cause=%r", store, error.strerror or str(error))
+    except (OSError, StoreError) as error:  # a full disk, perhaps: pruning, which this run allows, makes room
+        cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        log.warning("record of runs not written store=%s cause=%r", store, cause)
 
 
 def _now() -> float:

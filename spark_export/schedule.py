@@ -22,9 +22,9 @@ from pathlib import Path
 from mailserver.archive.days import utc_text
 from mailserver.community.owner.folders import owned
 from mailserver.community.owner.record import CommunityError
+from mailserver.errors import StoreError
 from mailserver.handoff.last_run import CompactionRecordError
 from mailserver.handoff.last_upkeep import Task
-from mailserver.store.sqlite.handoff import read_compaction
 from spark_export.errors import ExportError
 from spark_export.options import (
     COMMUNITIES_OPTIONS,
@@ -38,6 +38,7 @@ from spark_export.options import (
     next_due,
 )
 from spark_export.overdue import waiting_since
+from spark_export.places import Place, places_of, read_compaction
 from spark_export.upkeep import put_off, waits_since
 
 log = logging.getLogger(__name__)
@@ -170,21 +171,21 @@ def _run(name: str, arguments: argparse.Namespace, options: Sequence[Option]) ->
     return Run(name, command, float(arguments.max_run_hours) * _SECONDS_PER_HOUR)
 
 
-def _stores(arguments: argparse.Namespace) -> list[Path]:
-    return [Path(store) for store in arguments.store]
+def _stores(arguments: argparse.Namespace) -> list[Place]:
+    return places_of(arguments.store)
 
 
-def waiting(stores: Sequence[Path], current: float) -> float:
+def waiting(stores: Sequence[Place], current: float) -> float:
     """Since when one of the stores has been waiting for a run, in Unix seconds; `current` if none has, or that is
     unknown."""
     since = current
     for store in stores:
-        if not store.exists():  # as at a first start: the mailserver makes it
-            log.info("no store yet store=%s", store)
-            continue
         try:
+            if not store.exists():  # as at a first start: the mailserver makes it
+                log.info("no store yet store=%s", store)
+                continue
             waits = waiting_since(store, read_compaction(store))
-        except (ExportError, CompactionRecordError) as error:
+        except (ExportError, StoreError, CompactionRecordError) as error:
             log.warning("last run unknown cause=%r", str(error))
             continue
         if waits is not None:
@@ -192,12 +193,12 @@ def waiting(stores: Sequence[Path], current: float) -> float:
     return since
 
 
-def _has_archive(stores: Sequence[Path], task: Task) -> bool:
+def _has_archive(stores: Sequence[Place], task: Task) -> bool:
     """Whether the compaction has archived anything yet. If not, the task waits for its next time."""
     try:
         if any(record is not None and record.archived for record in map(read_compaction, stores)):
             return True
-    except CompactionRecordError as error:  # the task finds out
+    except (CompactionRecordError, StoreError) as error:  # the task finds out
         log.warning("last run unknown cause=%r", str(error))
         return True
     log.info("nothing archived yet command=%s", task.value)

@@ -3,10 +3,12 @@
     spark.dataSource.register(StoreSource)
     spark.read.format("mailserver_store").options(**options_of(...)).load()
 
-Each statement reads some thousand rows and ends: a reader that stays open makes the daemon's WAL grow. The rows of a
+Each statement reads some thousand rows and ends: a reader that stays open makes the daemon's WAL grow, or keeps
+PostgreSQL from tidying up. The rows of a
 range never change, so all statements together see what one would have seen.
 """
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +25,9 @@ from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.decode import decode_rows, hex_strings, sound_rows
 from spark_export.pieces import StoreRows
+from spark_export.places import address_of, database_at, is_url
 from spark_export.schema import KEYS, TOTALS
-from spark_export.store import Store, StoreDay, connect
+from spark_export.store import Store, StoreDay, connect, translated
 from spark_export.usual_form import Bytes
 
 BATCH_ROWS = 4000
@@ -45,6 +48,24 @@ _SELECT_ENVELOPES = f"SELECT seq, {_RECEIVED}, {_CREATED}, topic, {_HASH}, {_RAW
 _SELECT_KEYS = f"SELECT seq, {_RECEIVED}, {_CREATED}, {_KEY_HASH}, length({_RAW}) {_OF_DAY} ORDER BY seq"
 # All hashes as one value: to fetch each would take longer than all that SQLite does for it.
 _SELECT_TOTALS = f"SELECT count(*), sum(length({_RAW})), CAST(group_concat({_KEY_HASH}, '') AS BLOB) {_OF_DAY}"
+
+# The same of a database, which keeps values of another type or none from ever being there.
+_KEY_HASH_THERE = (
+    f"CASE octet_length(hash) WHEN {HASH_PREFIX_BYTES} THEN hash ELSE '\\x{'00' * HASH_PREFIX_BYTES}'::bytea END"
+)
+_OF_DAY_THERE = "FROM envelopes WHERE seq BETWEEN $1 AND $2 AND received BETWEEN $3 AND $4 AND created <= $5"
+_THERE = {
+    _SELECT_ENVELOPES: f"SELECT seq, received, created, topic, hash, raw {_OF_DAY_THERE} ORDER BY seq",
+    _SELECT_KEYS: (f"SELECT seq, received, created, {_KEY_HASH_THERE}, octet_length(raw) {_OF_DAY_THERE} ORDER BY seq"),
+    _SELECT_TOTALS: (
+        "SELECT count(*), sum(octet_length(raw))::bigint,"
+        f" coalesce(string_agg({_KEY_HASH_THERE}, ''), '') {_OF_DAY_THERE}"
+    ),
+}
+"""For each statement, the same one for PostgreSQL."""
+
+Select = Callable[[str, Sequence[int]], Sequence[Any]]
+"""Runs one of the statements above; returns its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +124,7 @@ def options_of(
         created_until: leave out what was created later, Unix seconds.
     """
     tables = [
-        {"path": str(store.path.absolute()), "days": [(day.day, day.first_seq, day.last_seq) for day in wanted]}
+        {"address": address_of(store.place), "days": [(day.day, day.first_seq, day.last_seq) for day in wanted]}
         for store, wanted in zip(stores, days, strict=True)
     ]
     return {"stores": json.dumps(tables), "dataset": dataset, "created_until": str(created_until)}
@@ -137,14 +158,30 @@ class StoreReader(DataSourceReader):
         schema = to_arrow_schema(self._schema)
         midnight = partition.day * SECONDS_PER_DAY
         of_day = midnight, midnight + SECONDS_PER_DAY - 1, self._created_until
-        with connect(Path(self._stores[partition.store]["path"])) as connection:
+        with selecting(self._stores[partition.store]["address"]) as select:
             for first in range(partition.first_seq, partition.last_seq + 1, BATCH_ROWS):
                 last = min(first + BATCH_ROWS - 1, partition.last_seq)
-                rows = connection.execute(dataset.select, (first, last, *of_day)).fetchall()
+                rows = select(dataset.select, (first, last, *of_day))
                 columns = dataset.columns(partition, rows)
                 if columns:
                     arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@contextlib.contextmanager
+def selecting(address: str) -> Iterator[Select]:
+    """Read the store at an address.
+
+    Raises:
+        ExportError: it cannot be read.
+    """
+    if not is_url(address):
+        with connect(Path(address)) as connection:
+            yield lambda sql, parameters: connection.execute(sql, parameters).fetchall()
+        return
+    database = database_at(address)
+    with translated(), database.connected():
+        yield lambda sql, parameters: database.select(_THERE[sql], *parameters)
 
 
 def read_envelopes(wanted: StoreRows) -> Iterator[tuple[pa.RecordBatch, list[Faulty]]]:
@@ -152,10 +189,10 @@ def read_envelopes(wanted: StoreRows) -> Iterator[tuple[pa.RecordBatch, list[Fau
     left_out = set(wanted.left_out.tolist())
     midnight = wanted.day * SECONDS_PER_DAY
     of_day = midnight, midnight + SECONDS_PER_DAY - 1, END_OF_TIME
-    with connect(Path(wanted.path)) as connection:
+    with selecting(wanted.address) as select:
         for first in range(wanted.first_seq, wanted.last_seq + 1, BATCH_ROWS):
             last = min(first + BATCH_ROWS - 1, wanted.last_seq)
-            rows = connection.execute(_SELECT_ENVELOPES, (first, last, *of_day)).fetchall()
+            rows = select(_SELECT_ENVELOPES, (first, last, *of_day))
             if left_out:
                 rows = [row for row in rows if row[0] not in left_out]
             if rows:

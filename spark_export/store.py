@@ -1,4 +1,5 @@
-"""The store as the export reads it: plain SQLite, read-only, in short statements beside the daemon that writes it."""
+"""A store as the export reads it: read-only, in short statements beside the daemons that write it; plain SQLite, or
+PostgreSQL."""
 
 import contextlib
 import sqlite3
@@ -7,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from mailserver.errors import StoreError
 from mailserver.store.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION
 from spark_export.errors import ExportError
+from spark_export.places import Place
 
 _SQLITE_HEADER = b"SQLite format 3\x00"
 _BUSY_TIMEOUT_S = 30.0
@@ -31,7 +34,7 @@ class Store:
     see the same rows later. Nothing is pruned while the compaction lock is held.
     """
 
-    path: Path
+    place: Place
     id: str
     days: tuple[StoreDay, ...]
     topics_of_a_day: int
@@ -76,12 +79,29 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def describe(path: Path) -> Store:
+def describe(place: Place) -> Store:
     """Look at what is in a store, without counting it.
 
     Raises:
         ExportError: it cannot be read.
     """
+    if isinstance(place, Path):
+        return _describe_file(place)
+    with translated():
+        held = place.held()
+    return Store(place, held.identity, tuple(StoreDay(*day) for day in held.days), held.topics_of_a_day)
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Raise what a database says as ExportError."""
+    try:
+        yield
+    except StoreError as error:
+        raise ExportError(str(error)) from error
+
+
+def _describe_file(path: Path) -> Store:
     with connect(path) as connection:
         connection.execute("BEGIN")  # one snapshot for all three
         identity = connection.execute("SELECT id FROM identity").fetchone()
@@ -97,20 +117,28 @@ def describe(path: Path) -> Store:
     return Store(path, identity[0], tuple(StoreDay(*day) for day in days), topics)
 
 
-def check_network_topic(paths: Iterable[Path], network_topic: str) -> None:
+def check_network_topic(places: Iterable[Place], network_topic: str) -> None:
     """Check that the message ids of stores belong to a network topic, as those of their archive are to.
 
     Raises:
         ExportError: those of one belong to another, or it cannot be read.
     """
-    for path in paths:
-        with connect(path) as connection:
-            row = connection.execute("SELECT network_topic FROM id_index").fetchone()
-        if row is not None and row[0] not in ("", network_topic):  # '': while they are made anew
+    for place in places:
+        topic = _network_topic(place)
+        if topic not in ("", network_topic):  # '': while they are made anew
             raise ExportError(
-                f"the message ids of {path} belong to {row[0]}, and those of the archive are to belong to"
+                f"the message ids of {place} belong to {topic}, and those of the archive are to belong to"
                 f" {network_topic}: give --network-topic (SPARK_EXPORT_NETWORK_TOPIC) what the mailserver has"
             )
+
+
+def _network_topic(place: Place) -> str:
+    if not isinstance(place, Path):
+        with translated():
+            return place.network_topic()
+    with connect(place) as connection:
+        row = connection.execute("SELECT network_topic FROM id_index").fetchone()
+    return "" if row is None else str(row[0])
 
 
 def last_reception(path: Path) -> int | None:
@@ -124,12 +152,15 @@ def last_reception(path: Path) -> int | None:
     return None if last is None else int(last)
 
 
-def oldest_day(path: Path) -> int | None:
+def oldest_day(place: Place) -> int | None:
     """The oldest UTC day of reception that a store has rows of; None if it is empty.
 
     Raises:
         ExportError: it cannot be read.
     """
-    with connect(path) as connection:
+    if not isinstance(place, Path):
+        with translated():
+            return place.oldest_day()
+    with connect(place) as connection:
         ((day,),) = connection.execute("SELECT min(day) FROM reception_days WHERE envelopes > 0")
     return None if day is None else int(day)

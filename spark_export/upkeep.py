@@ -6,41 +6,38 @@ No Spark is imported here.
 
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from mailserver.archive.errors import ArchiveBusy
-from mailserver.files import open_descriptor, read_holder, try_lock, write_holder
+from mailserver.errors import StoreError
 from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError
-from mailserver.store.sqlite.handoff import read_upkeep, upkeep_lock_file, write_upkeep
 from spark_export.errors import ExportError
+from spark_export.places import Place, read_upkeep, upkeep_lock, write_upkeep
 
 log = logging.getLogger(__name__)
 
 
-def waits_since(stores: Sequence[Path], task: Task, current: float) -> float:
+def waits_since(stores: Sequence[Place], task: Task, current: float) -> float:
     """Since when a run of a task has been waiting, in Unix seconds: for a new task `current`, which is written down."""
     since = current
     for store in stores:
         try:
             upkeep = read_upkeep(store, task)
-        except UpkeepRecordError as error:
+            if upkeep is not None:
+                since = min(since, upkeep.waits_since)
+            elif store.exists():
+                _write(store, task, Upkeep(current))
+        except (UpkeepRecordError, StoreError) as error:
             log.warning("last run unknown cause=%r", str(error))
-            continue
-        if upkeep is not None:
-            since = min(since, upkeep.waits_since)
-        elif store.exists():
-            _write(store, task, Upkeep(current))
     return since
 
 
-def put_off(stores: Sequence[Path], task: Task, current: float) -> None:
+def put_off(stores: Sequence[Place], task: Task, current: float) -> None:
     """Have a task that was due, but has nothing to do yet, wait anew from `current` on."""
     for store in stores:
-        with contextlib.suppress(UpkeepRecordError):
+        with contextlib.suppress(UpkeepRecordError, StoreError):
             upkeep = read_upkeep(store, task)
             if upkeep is not None:
                 _write(store, task, replace(upkeep, waits_since=current))
@@ -48,7 +45,7 @@ def put_off(stores: Sequence[Path], task: Task, current: float) -> None:
 
 @contextlib.contextmanager
 def recorded_upkeep(
-    stores: Sequence[Path], task: Task, explain: Callable[[BaseException], tuple[int, str]]
+    stores: Sequence[Place], task: Task, explain: Callable[[BaseException], tuple[int, str]]
 ) -> Iterator[None]:
     """Write beside each store that a run of a task has begun, and how it has ended. Without stores, do nothing.
 
@@ -85,21 +82,14 @@ def recorded_upkeep(
 
 
 @contextlib.contextmanager
-def _locked(store: Path, task: Task) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        try:
-            descriptor = stack.enter_context(
-                open_descriptor(upkeep_lock_file(store, task), os.O_RDWR | os.O_CREAT, 0o644)
-            )
-            if not try_lock(descriptor):
-                raise ExportError(f"{store}: another run of {task.value} (pid {read_holder(descriptor)}) is at work")
-            write_holder(descriptor)
-        except OSError as error:
-            raise ExportError(f"cannot lock {upkeep_lock_file(store, task)}: {error.strerror or error}") from error
+def _locked(store: Place, task: Task) -> Iterator[None]:
+    with upkeep_lock(store, task) as other:
+        if other is not None:
+            raise ExportError(f"{store}: another run of {task.value} (pid {other}) is at work")
         yield
 
 
-def _last(store: Path, task: Task, began: float) -> Upkeep:
+def _last(store: Place, task: Task, began: float) -> Upkeep:
     try:
         return read_upkeep(store, task) or Upkeep(began)
     except UpkeepRecordError as error:
@@ -107,11 +97,12 @@ def _last(store: Path, task: Task, began: float) -> Upkeep:
         return Upkeep(began)
 
 
-def _write(store: Path, task: Task, upkeep: Upkeep) -> None:
+def _write(store: Place, task: Task, upkeep: Upkeep) -> None:
     try:
         write_upkeep(store, task, upkeep)
-    except OSError as error:  # it is for people: a run goes on without
-        log.warning("record of runs not written store=%s cause=%r", store, error.strerror or str(error))
+    except (OSError, StoreError) as error:  # it is for people: a run goes on without
+        cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        log.warning("record of runs not written store=%s cause=%r", store, cause)
 
 
 def _now() -> float:

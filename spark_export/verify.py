@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -13,6 +12,7 @@ from mailserver.archive.faults import Fault
 from spark_export.archived_record import withdraw
 from spark_export.incidents import Incidents, Loss
 from spark_export.mending import Mending
+from spark_export.places import Place
 from spark_export.publishing import WritableArchive
 from spark_export.storage import open_storage
 
@@ -45,7 +45,7 @@ class Verification:
         ]
 
 
-def verify(spark: SparkSession, path: str, *, now: float | None = None, stores: Sequence[Path] = ()) -> Verification:
+def verify(spark: SparkSession, path: str, *, now: float | None = None, stores: Sequence[Place] = ()) -> Verification:
     """Read every file of an archive and compare it with its record.
 
     What is wrong is written down: then no store deletes what may be gone, and the next compaction mends it. No file of

@@ -121,6 +121,7 @@ EXPORT_SEES = (
     "mailserver.handoff",
     "mailserver.ids",
     "mailserver.store.engine.row_check",
+    "mailserver.store.postgres.job",
     "mailserver.store.sqlite.handoff",
     "mailserver.store.sqlite.schema",
     "mailserver.units",

@@ -140,7 +140,5 @@ def check_engine(config: Config) -> None:
     Raises:
         ConfigError: it is.
     """
-    if config.store and config.archive:
-        raise ConfigError("archive: the compaction does not read PostgreSQL yet: leave out --archive, or --store")
     if config.store and config.feed_socket:
         raise ConfigError("feed_socket: the gateway does not read PostgreSQL yet: leave out --feed-socket, or --store")

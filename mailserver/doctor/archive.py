@@ -2,6 +2,7 @@
 
 import os
 import stat
+from importlib.util import find_spec
 from pathlib import Path
 
 from mailserver.app.config import Config
@@ -14,6 +15,7 @@ from mailserver.archive.holdings import check_day
 from mailserver.archive.manifest import PeriodRecord
 from mailserver.archive.paths import directory_of
 from mailserver.doctor.findings import Finding, ok, problem, warning
+from mailserver.errors import StoreError
 from mailserver.handoff.archived import Archived, ArchivedError
 from mailserver.store.sqlite.handoff import read_archived
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -25,13 +27,28 @@ def check_archive(config: Config, now: float) -> list[Finding]:
         return []
     findings = []
     try:
-        archived = read_archived(config.data_dir / STORE_FILE)
+        archived = _archived(config)
+    except StoreError:  # `doctor.database` says so
+        return []
     except ArchivedError as error:
         archived = None
         findings.append(problem("archive", str(error), "nothing is pruned until the compaction has written a new one"))
     else:
         findings.append(_check_holdings(config, archived, now))
     return [*findings, *_check_answers(config, archived, now)]
+
+
+def _archived(config: Config) -> Archived | None:
+    """What the compaction has said of the store, if there is one."""
+    if not config.store:
+        return read_archived(config.data_dir / STORE_FILE)
+    if find_spec("asyncpg") is None:
+        raise StoreError("asyncpg is not installed")
+    from mailserver.store.postgres.job import StoreDatabase  # noqa: PLC0415 - asyncpg is in an extra
+
+    database = StoreDatabase(config.store)
+    with database.connected():
+        return database.read_archived() if database.exists() else None
 
 
 def _check_holdings(config: Config, archived: Archived | None, now: float) -> Finding:

@@ -47,6 +47,19 @@ def read_record(
         return None
     except OSError as failure:
         raise error(f"cannot read {path}: {failure.strerror or failure}") from failure
+    return decode_text(text, str(path), decode, version=version, what=what, error=error)
+
+
+def decode_text(
+    text: bytes,
+    where: str,
+    decode: Callable[[Record], _T],
+    *,
+    version: int,
+    what: str,
+    error: type[MailserverError],
+) -> _T:
+    """What a record says that was found at `where`; the other arguments are those of `read_record`."""
     try:
         if len(text) > MAX_RECORD_BYTES:
             raise ValueError(f"more than {MAX_RECORD_BYTES} bytes")
@@ -57,7 +70,7 @@ def read_record(
             raise ValueError(f"version {shown(record.get('version'))}, this program knows {version}")
         return decode(record)
     except (ValueError, RecursionError) as failure:
-        raise error(f"{path} is no {what}: {failure}") from failure
+        raise error(f"{where} is no {what}: {failure}") from failure
 
 
 def field_of(record: Record, name: str, kind: type[_F]) -> _F:

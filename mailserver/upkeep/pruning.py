@@ -11,6 +11,7 @@ import contextlib
 import logging
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -182,6 +183,7 @@ class Pruning:
             await self._delete(limit, now, None, settings, this)
             return
         oldest = await self._store.oldest_reception()
+        known: list[_ArchivedDay] = []
         for day, mark in sorted(archived.days.items()):
             surplus = limit.surplus(await self._store.usage(), now)
             if surplus is None or oldest is None or not self._goes_on(settings):
@@ -190,7 +192,8 @@ class Pruning:
                 break
             if day < oldest // SECONDS_PER_DAY:  # deleted long ago
                 continue
-            if await self._delete(limit, now, _ArchivedDay(archived, day, mark), settings, this):
+            known.append(_ArchivedDay(archived, day, mark))
+            if await self._delete(limit, now, known, settings, this):
                 return
         surplus = limit.surplus(await self._store.usage(), now)
         if surplus is not None:
@@ -203,18 +206,23 @@ class Pruning:
         self,
         limit: Retention,
         now: float,
-        archived: _ArchivedDay | None,
+        archived: Sequence[_ArchivedDay] | None,
         settings: PruningSettings,
         this: _Round,
     ) -> bool:
-        """Delete what is beyond a limit: anything, or only what is archived of one day. False if more should go."""
-        deletable = None if archived is None else {archived.day: archived.mark}
+        """Delete what is beyond a limit: anything, or only what is archived of the last of these days of reception,
+        and, together with that, of those before it. False if more should go."""
+        deletable = None
         while self._goes_on(settings):
             surplus = limit.surplus(await self._store.usage(), now)
             if surplus is None:
                 return True
-            if archived is not None and not await self._is_in_archive(archived, this):
-                return False
+            if archived is not None:
+                # An engine may delete only as a whole what came on several days.
+                seen = [day for day in archived if await self._is_in_archive(day, this)]
+                if archived[-1] not in seen:
+                    return False
+                deletable = {day.day: day.mark for day in seen}
             began = time.monotonic()
             async with self._store.handoff.pruning_turn() as ours:
                 if not ours:  # a run has begun to read

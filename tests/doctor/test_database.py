@@ -81,7 +81,7 @@ def test_missing_driver_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_cannot_read_a_database_is_a_problem(durable: Server) -> None:
-    findings = found(Config(store=durable.url(), archive="archive"))
+    findings = found(Config(store=durable.url(), feed_socket=True))
 
     assert findings["settings"].verdict is Verdict.PROBLEM
-    assert "the compaction does not read PostgreSQL yet" in findings["settings"].text
+    assert "the gateway does not read PostgreSQL yet" in findings["settings"].text

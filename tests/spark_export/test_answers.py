@@ -3,7 +3,8 @@
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from mailserver.history.merged import MergedHistory
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.metrics.registry import Metrics
-from mailserver.store.interface import NewEnvelope, Query
+from mailserver.store.interface import NewEnvelope, Query, StoredHistory
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.bloom import FULL_INTEREST, Interest, bloom_of
@@ -65,6 +66,13 @@ def history(seed: int, count: int = 120, days: int = 6) -> list[NewEnvelope]:
 
 def answered(store: Path, archive: Path, query: Query, limit: int) -> list[bytes]:
     """All pages of an answer."""
+    return pages(lambda: open_store(store), archive, query, limit)
+
+
+def pages(
+    opening: Callable[[], AbstractAsyncContextManager[StoredHistory]], archive: Path, query: Query, limit: int
+) -> list[bytes]:
+    """All pages of an answer from a store, whatever its engine, and its archive."""
 
     async def ask() -> list[bytes]:
         source = ArchiveSource(
@@ -72,7 +80,7 @@ def answered(store: Path, archive: Path, query: Query, limit: int) -> list[bytes
         )
         found: list[bytes] = []
         try:
-            async with open_store(store) as opened:
+            async with opening() as opened:
                 merged = MergedHistory(opened, source)
                 after = query
                 while True:

@@ -6,9 +6,9 @@ import pytest
 
 from mailserver.archive.fingerprint import Fingerprint
 from mailserver.archive.manifest import DayRecord, PeriodRecord
-from mailserver.store.sqlite.handoff import read_archived
 from spark_export.archived_record import hand_over
 from spark_export.errors import ExportError
+from spark_export.places import read_archived
 from spark_export.store import Store, StoreDay
 
 DAY = 20_000  # 2024-10-04
@@ -30,7 +30,7 @@ def test_day_of_which_the_archive_knows_later_rows_than_the_store_is_not_handed_
 
     hand_over([store], record(known), "file:///archive", 1.0)
 
-    handover = read_archived(store.path)
+    handover = read_archived(store.place)
     assert handover is not None
     assert handover.days == archived
 

@@ -12,6 +12,7 @@ from mailserver.archive.fingerprint import Fingerprint
 from spark_export import source
 from spark_export.aggregates import fingerprint_of
 from spark_export.pieces import StoreRows
+from spark_export.places import address_of
 from spark_export.schema import KEYS, TOTALS
 from spark_export.source import StoreRange, StoreSource, options_of, read_envelopes
 from spark_export.store import Store, StoreDay, describe
@@ -94,7 +95,7 @@ def test_rows_beyond_the_end_of_their_day_are_left_out(stepped: Store) -> None:
 
 
 def test_rows_that_came_since_are_left_out(stepped: Store) -> None:
-    put(stepped.path, envelopes(3, first=50))
+    put(Path(address_of(stepped.place)), envelopes(3, first=50))
 
     assert len(read([stepped], [stepped.days], "keys")) == 13
 
@@ -111,7 +112,7 @@ def test_batches_are_as_small_as_they_should_be(tmp_path: Path, monkeypatch: pyt
 
 
 def wanted(store: Store, first: int, last: int, *left_out: int, day: int = DAY) -> StoreRows:
-    return StoreRows(3, store.id, str(store.path), day, first, last, np.array(left_out, np.int64))
+    return StoreRows(3, store.id, str(store.place), day, first, last, np.array(left_out, np.int64))
 
 
 def test_envelopes_are_rows_of_the_archive(stepped: Store) -> None:
@@ -131,7 +132,7 @@ def test_envelopes_that_are_to_be_left_out_are(stepped: Store, monkeypatch: pyte
 
 
 def test_rows_that_are_no_envelopes_are_told(stepped: Store) -> None:
-    change(stepped.path, "UPDATE envelopes SET raw = x'00' WHERE seq = 2")
+    change(Path(address_of(stepped.place)), "UPDATE envelopes SET raw = x'00' WHERE seq = 2")
 
     ((rows, faulty),) = read_envelopes(wanted(stepped, 1, 4))
 
@@ -193,7 +194,7 @@ def test_what_was_created_later_can_be_left_out(stepped: Store) -> None:
 @pytest.mark.parametrize("key_hash", [b"", KEY_HASH[:15], HIT.hash, "text"])
 def test_hash_of_another_length_is_zeros_in_keys_as_in_totals(tmp_path: Path, key_hash: bytes | str) -> None:
     store = describe(put(tmp_path / "mailserver.db", [HIT, *envelopes(2)]))
-    connection = sqlite3.connect(store.path)
+    connection = sqlite3.connect(address_of(store.place))
     connection.execute("UPDATE envelopes SET hash = ? WHERE seq = 1", (key_hash,))
     connection.commit()
     connection.close()

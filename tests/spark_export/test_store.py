@@ -38,7 +38,7 @@ def test_store_is_described(tmp_path: Path) -> None:
         StoreDay(DAY, 7, sum(len(one.raw) for one in sizes[DAY]), 1, 10),
         StoreDay(DAY + 1, 3, sum(len(one.raw) for one in sizes[DAY + 1]), 6, 8),
     )
-    assert (store.path, store.id, store.topics_of_a_day) == (path, identity(path), 3)
+    assert (store.place, store.id, store.topics_of_a_day) == (path, identity(path), 3)
 
 
 def test_topics_are_those_of_the_day_that_has_most(tmp_path: Path) -> None:

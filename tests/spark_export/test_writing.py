@@ -107,7 +107,7 @@ def test_piece_without_rows_has_no_file(archive: Path, stored: StoreRows) -> Non
 
 
 def test_rows_that_are_no_envelopes_are_left_out_and_told(archive: Path, stored: StoreRows) -> None:
-    change(Path(stored.path), "UPDATE envelopes SET raw = x'00' WHERE seq = 5")
+    change(Path(stored.address), "UPDATE envelopes SET raw = x'00' WHERE seq = 5")
 
     written = write_piece(job(archive), piece(stored))
 

@@ -35,13 +35,16 @@ RETRY_S = 0.5
 MIN_SERVER_VERSION = 150_000
 """PostgreSQL 15, with which it was tested."""
 
+HOLD_WAIT_S = 1.0
+"""Whoever waits for a lock of the nightly job's asks so often whether another run has it by now."""
+
 _IDLE_S = 10
 """The server ends a transaction of ours that does nothing for so long: it may hold a lock that others wait for."""
 
 # Plans do not depend on what the server knows of the tables, which is nothing of a new day: each statement goes through
 # an index, in nested loops in the order in which it says so. With `enable_*` off, such a step is taken only where there
 # is no other way.
-_SESSION = f"""
+SESSION = f"""
     SET synchronous_commit = on;
     SET statement_timeout = '{STATEMENT_TIMEOUT_S:.0f}s';
     SET lock_timeout = '{STATEMENT_TIMEOUT_S:.0f}s';
@@ -57,7 +60,17 @@ _SESSION = f"""
     SET enable_hashagg = off;
     SET enable_material = off
 """
-_LOCK = f"SELECT pg_advisory_xact_lock({LOCK_CLASS} + $1::int, current_schema()::regnamespace::oid::int)"
+_KEY = f"{LOCK_CLASS} + $1::int, current_schema()::regnamespace::oid::int"
+_LOCK = f"SELECT pg_advisory_xact_lock({_KEY})"
+_TRY_SHARED = f"SELECT pg_try_advisory_xact_lock_shared({_KEY})"
+_HOLD = f"SELECT pg_advisory_lock({_KEY})"
+_GIVE_UP = f"SELECT pg_advisory_unlock({_KEY})"
+_HOLDER = f"""
+    SELECT pid FROM pg_locks
+    WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock' AND objsubid = 2
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND classid::bigint = {LOCK_CLASS} + $1::int AND objid = current_schema()::regnamespace::oid
+"""
 
 T = TypeVar("T")
 
@@ -166,7 +179,7 @@ class Link:
             raise Unreachable(self._failed[1]) from error
         is_set_up = False
         try:
-            await connection.execute(_SESSION)
+            await connection.execute(SESSION)
             await self._setup(connection)
             is_set_up = True
         except ERRORS as error:
@@ -201,6 +214,44 @@ async def take_lock(connection: Connection, lock: Lock) -> None:
         asyncpg.LockNotAvailableError: it is held for too long.
     """
     await connection.fetchval(_LOCK, int(lock))
+
+
+async def hold_lock(connection: Connection, lock: Lock, within_s: float) -> int | None:
+    """Take a lock of the nightly job's, which the connection then holds to its end; return None. If another has it,
+    return the process of the server that serves its holder. Who holds it shared is waited for.
+
+    Raises:
+        StoreError: they do not give it up.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        holder: int | None = await connection.fetchval(_HOLDER, int(lock))
+        if holder is not None:
+            return holder
+        try:
+            async with connection.transaction():
+                await connection.execute(f"SET LOCAL lock_timeout = '{HOLD_WAIT_S:.0f}s'")
+                await connection.fetchval(_HOLD, int(lock))
+            return None
+        except asyncpg.LockNotAvailableError as error:
+            if time.monotonic() > deadline:
+                raise StoreError(f"a mailserver has been deleting one batch for {within_s:.0f} s") from error
+
+
+async def give_up_lock(connection: Connection, lock: Lock) -> None:
+    """Give up a lock that the connection holds."""
+    await connection.fetchval(_GIVE_UP, int(lock))
+
+
+async def is_held(connection: Connection, lock: Lock) -> bool:
+    """Whether a run of the nightly job holds a lock."""
+    return await connection.fetchval(_HOLDER, int(lock)) is not None
+
+
+async def keep_compaction_away(connection: Connection) -> bool:
+    """Keep the compaction from beginning to read until the end of the transaction; False if it has begun."""
+    is_ours: bool = await connection.fetchval(_TRY_SHARED, int(Lock.COMPACTION))
+    return is_ours
 
 
 @contextlib.asynccontextmanager

@@ -5,6 +5,7 @@ day longer than it must, and longer if some of it came late. Rows are deleted on
 By number or size, rows are deleted everywhere, oldest by reception first, unless a whole day is too much.
 
 A batch holds Lock.UPKEEP and Lock.COMMIT: nothing is stored, indexed or deleted meanwhile, by any mailserver.
+While the nightly job reads the store, nothing is deleted; and it does not begin to read while a batch is being deleted.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import asyncpg
 
 from mailserver.handoff.archived import Mark
 from mailserver.store.interface import Deleted
-from mailserver.store.postgres.connections import Connection, take_lock
+from mailserver.store.postgres.connections import Connection, keep_compaction_away, take_lock
 from mailserver.store.postgres.id_index import IndexedRow, forget, forget_day
 from mailserver.store.postgres.partitions import drop, partition, partitioned_days
 from mailserver.store.postgres.schema import Lock
@@ -108,7 +109,8 @@ class Doomed(NamedTuple):
 
 
 async def delete_batch(connection: Connection, surplus: Surplus, archived: Mapping[int, Mark] | None) -> Deleted:
-    """Delete a day, or a batch, of the oldest by reception; return what was deleted: 0 if nothing may be.
+    """Delete a day, or a batch, of the oldest by reception; return what was deleted: 0 if nothing may be, or
+    the nightly job is reading.
 
     Args:
         archived: for each day of reception, the highest `seq` that may be deleted; a day not named is kept. None: any
@@ -118,6 +120,8 @@ async def delete_batch(connection: Connection, surplus: Surplus, archived: Mappi
         try:
             async with connection.transaction():
                 await take_lock(connection, Lock.UPKEEP)
+                if not await keep_compaction_away(connection):
+                    return Deleted(0, 0)
                 return await _delete_day(connection, surplus, archived) or await _delete_rows(
                     connection, surplus, archived
                 )

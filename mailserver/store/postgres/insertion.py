@@ -38,6 +38,10 @@ _INSERT = """
             bytes = c.bytes + excluded.bytes,
             last_received = greatest(c.last_received, excluded.last_received),
             last_seq = excluded.last_seq
+    ), numbered AS (
+        INSERT INTO reception_days AS r (day, first_seq, last_seq)
+        SELECT received / 86400, min(seq), max(seq) FROM new GROUP BY 1
+        ON CONFLICT (day) DO UPDATE SET last_seq = excluded.last_seq
     )
     INSERT INTO day_topics (day, third, topic)
     SELECT DISTINCT created / 86400, get_byte(topic, 2), topic FROM new

@@ -11,7 +11,18 @@ from mailserver.store.postgres.schema import IDENTITY_BYTES, MIGRATIONS, SCHEMA_
 
 log = logging.getLogger(__name__)
 
-_NAMES = ("envelopes", "counts", "day_topics", "identity", "removed", "records", "ids", "id_sums", "id_index")
+_NAMES = (
+    "envelopes",
+    "counts",
+    "day_topics",
+    "identity",
+    "removed",
+    "records",
+    "ids",
+    "id_sums",
+    "id_index",
+    "reception_days",
+)
 _FOREIGN = """
     SELECT relname::text FROM pg_class
     WHERE relnamespace = current_schema()::regnamespace AND relname = ANY($1) ORDER BY relname LIMIT 1

@@ -14,8 +14,9 @@ not do that: a lower number can be committed later.) All that is counted is chan
 of them ever wait for a row.
 
 `counts` says which days there are, and how much each has, by day of creation and of reception. So nothing is ever
-counted, and a partition may be dropped by what it says. `removed` is as in SQLite; several mailservers may delete, so
-each search reads it with its rows. `records` has the records that SQLite's engine keeps in files beside the store.
+counted, and a partition may be dropped by what it says. `reception_days` says which rows came on a day of reception,
+for the nightly job; its few bytes a day stay. `removed` is as in SQLite; several mailservers may delete, so each search
+reads it with its rows. `records` has the records that SQLite's engine keeps in files beside the store.
 """
 
 from enum import IntEnum
@@ -33,8 +34,8 @@ LOCK_CLASS = 0x57_41_4B_00
 
 
 class Lock(IntEnum):
-    """The advisory locks. Whoever wants several takes them in the order of their numbers. All end with a transaction,
-    so one that a mailserver held when it died, or lost its connection, is free."""
+    """The advisory locks. Whoever wants several takes them in the order of their numbers. The first three end with
+    a transaction, the others with a connection: so one is free if its holder has died, or lost its connection."""
 
     SCHEMA = 1
     """While the schema is made or migrated."""
@@ -44,6 +45,15 @@ class Lock(IntEnum):
 
     COMMIT = 3
     """From when the first `seq` of a group is assigned until the group is visible."""
+
+    COMPACTION = 4
+    """Held by the nightly job for as long as its connection lasts, while it reads the store; by whoever deletes shared,
+    to the end of a transaction, and never waited for there."""
+
+    MERGE = 5
+    VERIFY = 6
+    COMMUNITIES = 7
+    """These three are held in the same way while such a run is at work (`handoff.last_upkeep`)."""
 
 
 NUMBER = "bigint NOT NULL"
@@ -120,6 +130,21 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )
         """,
         "INSERT INTO id_index VALUES ('', 0)",
+    ),
+    (
+        f"""
+        CREATE TABLE reception_days (
+            day bigint PRIMARY KEY,                     -- received / 86400
+            first_seq {NUMBER},                         -- no row that was ever received on it has a lower one
+            last_seq {NUMBER}                           -- the highest of those ever received on it: it never falls
+        )
+        """,
+        # The first row of all is a bound for each day, and found at once: to look at every row could take minutes.
+        """
+        INSERT INTO reception_days
+        SELECT reception_day, (SELECT coalesce(min(seq), 1) FROM envelopes), max(last_seq)
+        FROM counts GROUP BY reception_day
+        """,
     ),
 )
 """Statement by statement; MIGRATIONS[n] leads from version n to n + 1. Never change one that was released."""

@@ -9,6 +9,7 @@ import asyncpg
 
 from mailserver.errors import StoreError
 from mailserver.handoff.archived import Mark
+from mailserver.handoff.kinds import ARCHIVED
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.engine.index_state import IndexState
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES
@@ -84,6 +85,7 @@ class PostgresStore:
         failures: StoreFailures,
         *,
         removed: Removed,
+        was_archived: bool,
     ) -> None:
         self._url = url
         self._identity = identity
@@ -95,6 +97,7 @@ class PostgresStore:
         self._failures = failures
         self._rows = RowReader(PaidReader(readers))
         self._removed = removed
+        self._handoff = PostgresHandoff(lambda job: self._change("read", job), was_archived=was_archived)
 
     async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
         """Store envelopes; return once they are on disk."""
@@ -170,7 +173,7 @@ class PostgresStore:
     @property
     def handoff(self) -> PostgresHandoff:
         """What the nightly job and the daemon tell each other about this store."""
-        return PostgresHandoff()
+        return self._handoff
 
     @property
     def time_record(self) -> PostgresTimeRecord:
@@ -285,7 +288,7 @@ async def open_store(
         StoreError: the database cannot be reached, or what is in its schema is not a store, or of a later version.
     """
     failures = StoreFailures()
-    identity, removed, before = await _prepare(url, failures, must_exist=must_exist)
+    identity, removed, before, was_archived = await _prepare(url, failures, must_exist=must_exist)
     if before not in ("", network_topic) and not reindex:
         raise OtherNetworkTopic(before, network_topic)
     setup = checking(identity, failures)
@@ -304,7 +307,16 @@ async def open_store(
         indexes = asyncio.create_task(indexing.run(), name="store indexing")
         try:
             yield PostgresStore(
-                url, identity, writer, readers, upkeep, indexing, message_ids, failures, removed=removed
+                url,
+                identity,
+                writer,
+                readers,
+                upkeep,
+                indexing,
+                message_ids,
+                failures,
+                removed=removed,
+                was_archived=was_archived,
             )
         finally:
             writer.close()
@@ -334,14 +346,18 @@ async def _stats(readers: ReaderPool) -> StoreStats:
     return StoreStats(envelopes, size, topics, oldest, newest)
 
 
-async def _prepare(url: str, failures: StoreFailures, *, must_exist: bool) -> tuple[str, Removed, str]:
-    """Have a store of this version; return its identity, what was removed of it, and the network topic of its ids."""
+async def _prepare(url: str, failures: StoreFailures, *, must_exist: bool) -> tuple[str, Removed, str, bool]:
+    """Have a store of this version; return its identity, what was removed of it, the network topic of its ids, and
+    whether anything of it was ever archived."""
 
-    async def prepare(connection: Connection) -> tuple[str, Removed, str]:
+    async def prepare(connection: Connection) -> tuple[str, Removed, str, bool]:
         await check_server(connection)
         identity = await make_or_migrate(connection, must_exist=must_exist)
         removed = Removed(*await connection.fetchrow(f"SELECT {REMOVED}"))
-        return identity, removed, await connection.fetchval("SELECT network_topic FROM id_index")
+        network_topic, was_archived = await connection.fetchrow(
+            "SELECT network_topic, EXISTS (SELECT 1 FROM records WHERE name = $1) FROM id_index", ARCHIVED.name
+        )
+        return identity, removed, network_topic, was_archived
 
     async with open_links(url, 1, failures) as (link,):
         try:

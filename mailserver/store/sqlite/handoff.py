@@ -13,14 +13,12 @@ The kernel drops a lock with its process. Standard library only: the compaction 
 
 import asyncio
 import contextlib
-import json
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from mailserver.errors import MailserverError
 from mailserver.files import (
     PRIVATE_FILE,
     lock_after_readers,
@@ -30,20 +28,11 @@ from mailserver.files import (
     write_atomically,
     write_holder,
 )
-from mailserver.handoff import archived as archived_format
-from mailserver.handoff import last_run as last_run_format
-from mailserver.handoff import last_upkeep as last_upkeep_format
-from mailserver.handoff.archived import Archived, ArchivedError, CompactionRunning, decode_archived, encode_archived
-from mailserver.handoff.json_records import MAX_RECORD_BYTES, Record, read_record
-from mailserver.handoff.last_run import (
-    ENDS,
-    Compaction,
-    CompactionRecordError,
-    CompactionState,
-    decode_compaction,
-    encode_compaction,
-)
-from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError, decode_upkeep, encode_upkeep
+from mailserver.handoff.archived import Archived, CompactionRunning
+from mailserver.handoff.json_records import read_record
+from mailserver.handoff.kinds import ARCHIVED, COMPACTION, UPKEEP, Kind
+from mailserver.handoff.last_run import ENDS, Compaction, CompactionState
+from mailserver.handoff.last_upkeep import Task, Upkeep
 
 _PRUNING_LIMIT_S = 60.0
 """A batch of deletions that takes longer means that the mailserver hangs, or was stopped in the middle of it."""
@@ -51,55 +40,12 @@ _PRUNING_LIMIT_S = 60.0
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Records(Generic[_T]):
-    """One kind of record. `what`: its name in errors; `mode`: the permissions of its files; `max_bytes`: what is longer
-    is not written."""
-
-    what: str
-    version: int
-    error: type[MailserverError]
-    encode: Callable[[_T], dict[str, object]]
-    decode: Callable[[Record], _T]
-    mode: int = PRIVATE_FILE
-    max_bytes: int | None = None
-
-    def read(self, file: Path) -> _T | None:
-        return read_record(file, self.decode, version=self.version, what=self.what, error=self.error)
-
-    def write(self, file: Path, value: _T) -> None:
-        text = json.dumps(self.encode(value), indent=1) + "\n"
-        if self.max_bytes is not None and len(text) > self.max_bytes:
-            raise ValueError(f"the record would have {len(text)} bytes, more than {self.max_bytes}")
-        write_atomically(file, text, self.mode)
+def _read(file: Path, kind: Kind[_T]) -> _T | None:
+    return read_record(file, kind.decode, version=kind.version, what=kind.what, error=kind.error)
 
 
-_ARCHIVED = _Records(
-    what="record of the compaction",
-    version=archived_format.VERSION,
-    error=ArchivedError,
-    encode=encode_archived,
-    decode=decode_archived,
-)
-_COMPACTION = _Records(
-    what="record of the compaction's runs",
-    version=last_run_format.VERSION,
-    error=CompactionRecordError,
-    encode=encode_compaction,
-    decode=decode_compaction,
-    max_bytes=MAX_RECORD_BYTES,  # its report and its lists grow; a longer record would not be read
-)
-_UPKEEP = {
-    task: _Records(
-        what=f"record of {task.value}",
-        version=last_upkeep_format.VERSION,
-        error=UpkeepRecordError,
-        encode=encode_upkeep,
-        decode=decode_upkeep,
-        mode=0o644,
-    )
-    for task in Task
-}
+def _write(file: Path, kind: Kind[_T], value: _T, mode: int = PRIVATE_FILE) -> None:
+    write_atomically(file, kind.text(value), mode)
 
 
 def archived_file(store: Path) -> Path:
@@ -113,7 +59,7 @@ def read_archived(store: Path) -> Archived | None:
     Raises:
         ArchivedError: it cannot be read, is not whole, or is of a later version.
     """
-    return _ARCHIVED.read(archived_file(store))
+    return _read(archived_file(store), ARCHIVED)
 
 
 def write_archived(store: Path, archived: Archived) -> None:
@@ -122,7 +68,7 @@ def write_archived(store: Path, archived: Archived) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    _ARCHIVED.write(archived_file(store), archived)
+    _write(archived_file(store), ARCHIVED, archived)
 
 
 def adopt_archived(store: Path, store_id: str) -> None:
@@ -203,7 +149,7 @@ def read_compaction(store: Path) -> Compaction | None:
     Raises:
         CompactionRecordError: it cannot be read, is not whole, or is of a later version.
     """
-    return _COMPACTION.read(compaction_file(store))
+    return _read(compaction_file(store), COMPACTION)
 
 
 def write_compaction(store: Path, compaction: Compaction) -> None:
@@ -213,7 +159,7 @@ def write_compaction(store: Path, compaction: Compaction) -> None:
         OSError: it cannot be written.
         ValueError: it would have more than MAX_RECORD_BYTES.
     """
-    _COMPACTION.write(compaction_file(store), compaction)
+    _write(compaction_file(store), COMPACTION, compaction)
 
 
 def last_run(store: Path) -> tuple[CompactionState, Compaction | None]:
@@ -248,7 +194,7 @@ def read_upkeep(store: Path, task: Task) -> Upkeep | None:
     Raises:
         UpkeepRecordError: it cannot be read, is not whole, or is of a later version.
     """
-    return _UPKEEP[task].read(upkeep_file(store, task))
+    return _read(upkeep_file(store, task), UPKEEP[task])
 
 
 def write_upkeep(store: Path, task: Task, upkeep: Upkeep) -> None:
@@ -257,7 +203,7 @@ def write_upkeep(store: Path, task: Task, upkeep: Upkeep) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    _UPKEEP[task].write(upkeep_file(store, task), upkeep)
+    _write(upkeep_file(store, task), UPKEEP[task], upkeep, 0o644)
 
 
 def last_upkeep(store: Path, task: Task) -> tuple[CompactionState, Upkeep | None]:
