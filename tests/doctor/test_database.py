@@ -1,5 +1,6 @@
 """mailserver.doctor.database: a database that can keep the store, and what may be wrong with one."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -8,8 +9,13 @@ from mailserver.app.config import Config
 from mailserver.doctor import database
 from mailserver.doctor.database import check_database
 from mailserver.doctor.findings import Finding, Verdict
+from mailserver.errors import StoreError
 from mailserver.store.postgres import inspection
+from mailserver.store.postgres.connections import MIN_SERVER_VERSION
+from mailserver.store.postgres.store import open_store
 from tests.store.postgres.server import Server, new_schema, shared_server
+
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +74,33 @@ def test_schema_that_is_not_there_is_a_problem(durable: Server) -> None:
 
     assert findings["database"].verdict is Verdict.PROBLEM
     assert "has no schema of that name" in findings["database"].text
+
+
+async def test_standby_is_a_problem_and_no_store_is_made_there() -> None:
+    server = Server({"wal_level": "replica"})
+    server.start()
+    server.stop()
+    server.stand_by()
+    server.start()
+    try:
+        findings = await asyncio.to_thread(found, Config(store=server.url()))
+        with pytest.raises(StoreError, match="is a standby, which takes no writes"):
+            async with open_store(server.url()):
+                pass
+    finally:
+        server.remove()
+
+    assert findings["database"].verdict is Verdict.PROBLEM
+    assert findings["database"].text.endswith("is a standby, which takes no writes")
+
+
+def test_database_of_an_early_version_is_a_problem(durable: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "_FACTS", inspection._FACTS.replace(f"{MIN_SERVER_VERSION}", "990000"))  # noqa: SLF001
+
+    findings = found(Config(store=durable.url()))
+
+    assert findings["database"].verdict is Verdict.PROBLEM
+    assert findings["database"].advice == "install PostgreSQL 15 or newer"
 
 
 def test_missing_driver_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

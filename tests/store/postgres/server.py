@@ -74,6 +74,13 @@ class Server:
         """Stop it in order: whoever is connected is cut off."""
         self._end(signal.SIGINT)
 
+    def stand_by(self) -> None:
+        """From the next start on, it is a standby: it may be read, and waits for a primary that never says anything."""
+        signal_file = self._data / "standby.signal"
+        signal_file.touch()
+        if os.geteuid() == 0:
+            shutil.chown(signal_file, USER, USER)
+
     def kill(self) -> None:
         """Kill all of its processes at once, as the end of the machine's power does."""
         self._end(signal.SIGKILL)
