@@ -306,9 +306,9 @@ def _removed(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def _note_pruned(connection: sqlite3.Connection, until: int, removing: Callable[[int, int], None]) -> None:
-    sql = "UPDATE removed SET until = max(until, ?1), pruned = max(pruned, ?1) RETURNING until, pruned"
+    sql = "UPDATE removed SET until = max(until, ?), pruned = max(pruned, ?) RETURNING until, pruned"
     with transaction(connection):
-        ((removed, pruned),) = connection.execute(sql, (until,)).fetchall()
+        ((removed, pruned),) = connection.execute(sql, (until, until)).fetchall()
         removing(removed, pruned)
 
 
