@@ -6,8 +6,6 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
-import asyncpg
-
 from mailserver.errors import StoreError
 from mailserver.handoff.archived import Archived
 from mailserver.handoff.json_records import MAX_RECORD_BYTES
@@ -16,7 +14,6 @@ from mailserver.handoff.last_run import ENDS, Compaction, CompactionState
 from mailserver.handoff.last_upkeep import Task, Upkeep
 from mailserver.store.moving import Moved
 from mailserver.store.postgres.connections import Connection, is_held
-from mailserver.store.postgres.failures import explain
 from mailserver.store.postgres.schema import Lock
 
 Run = Callable[[Callable[[Connection], Awaitable[Any]]], Awaitable[Any]]
@@ -167,15 +164,3 @@ async def _last_upkeep(connection: Connection, task: Task) -> tuple[CompactionSt
             return CompactionState.RUNNING, upkeep
         if await read_value(connection, UPKEEP[task]) == upkeep:  # else it has finished since it was read
             return CompactionState.DIED, upkeep
-
-
-async def translated(job: Awaitable[Any], what: str) -> Any:
-    """Await what a database does.
-
-    Raises:
-        StoreError: it could not do it.
-    """
-    try:
-        return await job
-    except asyncpg.PostgresError as error:
-        raise StoreError(f"cannot {what} the store: {explain(error)}") from error
