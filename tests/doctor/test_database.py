@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from mailserver.app.config import Config
-from mailserver.doctor import database
+from mailserver.doctor import archive, database
+from mailserver.doctor.archive import check_archive
 from mailserver.doctor.database import check_database
 from mailserver.doctor.findings import Finding, Verdict
 from mailserver.errors import StoreError
@@ -118,3 +120,20 @@ def test_what_cannot_read_a_database_is_a_problem(durable: Server) -> None:
 
     assert findings["settings"].verdict is Verdict.PROBLEM
     assert "the gateway does not read PostgreSQL yet" in findings["settings"].text
+
+
+@pytest.mark.parametrize("what", ["no driver", "no database", "no store"])
+def test_archive_of_a_database_that_cannot_be_asked_is_no_second_problem(
+    durable: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    url = durable.url(new_schema(durable))
+    if what == "no driver":
+        monkeypatch.setattr(archive, "find_spec", lambda name: None)
+    if what == "no database":
+        url = url.replace("pg-", "pg-missing-")
+
+    findings = check_archive(Config(store=url, archive=str(tmp_path / "archive")), 0.0)
+
+    # Without an answer, `check_database` says why.
+    expected = ["no run of the compaction has filled"] if what == "no store" else []
+    assert [finding.text[:35] for finding in findings[:1]] == [text[:35] for text in expected]

@@ -238,7 +238,7 @@ class Keeper:
         """Note how long would be waited, in place of the jitter, and have it take no time; where nothing stops it, this
         must."""
         self.waits.append(wait_s)
-        return 0.0 if len(self.waits) < 100 else 1000.0
+        return 0.0 if len(self.waits) < 10_000 else 1000.0
 
     async def _dial(self, enode: Enode) -> Connection:
         self.dialled.append(enode)
