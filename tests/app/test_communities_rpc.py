@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,11 @@ from mailserver.app.communities_config import CommunitiesConfig
 from mailserver.communities import links
 from mailserver.communities.channels import id_text, parse_id
 from mailserver.community.folder import COMMUNITIES_FOLDER
+from mailserver.community.member.following import MAX_GIVEN
 from mailserver.community.owner import service
 from mailserver.community.owner.folders import folder_of
 from mailserver.torrents.client import TorrentProcess
+from mailserver.torrents.magnet import MagnetLink
 from tests.app.daemons import Daemon, running
 from tests.community.member.test_following import COMMUNITY, announcement, now_ms, post, weeks
 from tests.community.member.torrents import LOOPBACK, Seeded
@@ -64,10 +66,14 @@ class Running:
 
     async def until(self, expected: dict[str, Any], method: str, *params: Json) -> dict[str, Any]:
         """Call until the only result has these members; return it."""
+        return await self.until_holds(lambda found: found | expected == found, method, *params)
+
+    async def until_holds(self, holds: Callable[[dict[str, Any]], bool], method: str, *params: Json) -> dict[str, Any]:
+        """Call until something holds of the only result; return it."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 (found,) = await self(method, *params)
-                if found | expected == found:
+                if holds(found):
                     return dict(found)
                 await asyncio.sleep(0.02)
 
@@ -154,6 +160,36 @@ async def test_newest_link_is_tried_at_once_when_that_is_asked_for(rpc: Running,
         assert await rpc("fetch", community)
 
         await rpc.until({"problem": None, "messages": 1}, "status")
+
+
+async def test_link_that_was_given_is_tried_though_a_newer_one_comes_meanwhile(rpc: Running, tmp_path: Path) -> None:
+    community = id_text(COMMUNITY)
+    async with TorrentProcess(LOOPBACK) as owner, TorrentProcess(LOOPBACK) as another:
+        given = Seeded(another, tmp_path / "another")
+        uri = await given.publish(weeks(4, 5))
+        assert given.info is not None
+        await another.drop(given.info.info_hash)
+        await rpc("join", {"community": community})
+        await rpc.until({"served": True}, "status")
+
+        assert await rpc("fetch", community, uri)
+        newer = await Seeded(owner, tmp_path / "owner").publish(weeks(4))
+        await post(rpc.daemon.enode, [await announcement(newer, now_ms())])
+        await rpc.until_holds(lambda status: status["link"] is not None, "status")
+        await another.seed(given.info, given.folder)
+
+        await rpc.until({"messages": 2, "problem": None}, "status")
+
+
+async def test_only_so_many_links_wait_to_be_tried(rpc: Running) -> None:
+    community = id_text(COMMUNITY)
+    await rpc("join", {"community": community})
+    await rpc.until({"served": True}, "status")
+
+    answers = [await rpc.answer("fetch", community, MagnetLink(bytes([n]) * 20).encode()) for n in range(MAX_GIVEN + 1)]
+
+    assert [answer.get("result") for answer in answers] == [True] * MAX_GIVEN + [None]
+    assert f"{MAX_GIVEN} links wait already" in answers[-1]["error"]["message"]
 
 
 async def test_callers_without_the_token_are_refused(rpc: Running) -> None:

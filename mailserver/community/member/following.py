@@ -7,6 +7,7 @@ brings nothing, the next one is waited for, and the same one is tried again now 
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from mailserver.communities.channels import id_text
 from mailserver.communities.links import ForeignLink, MagnetLink, NewestLink, open_link
 from mailserver.community.member.fetching import CannotFetch, Fetched, Fetcher, OnProgress
 from mailserver.community.member.history import History, open_history
-from mailserver.community.member.joined import Joined, MemberFolder
+from mailserver.community.member.joined import Joined, MemberFolder, MembershipError
 from mailserver.community.member.mailserver import FAILURES, Mailserver
 from mailserver.community.member.records import HistoryMessage
 from mailserver.errors import DecodeError, StoreError
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 1800.0
 """How long after a failure a link is tried again."""
+
+MAX_GIVEN = 16
+"""How many links that were given by hand wait at most to be tried."""
 
 MAX_CLOCK_AHEAD_MS = 86_400_000
 """How far ahead the clock of a link may be: one from the far future would hide all links that follow."""
@@ -63,7 +67,8 @@ class Member:
         self._newest = NewestLink()
         self._changed = asyncio.Event()
         self._listed = asyncio.Event()
-        self._asked: list[str | None] = []
+        self._given: deque[str] = deque()
+        self._is_asked = False
         self._finished: MagnetLink | None = None
         self.ignored = 0
         """Messages of the special channel that the community has not signed."""
@@ -108,8 +113,16 @@ class Member:
 
         Args:
             uri: a link to be tried before, once, whoever has given it.
+        Raises:
+            MembershipError: MAX_GIVEN links wait already.
         """
-        self._asked.append(uri)
+        if uri is None:
+            self._finished = None
+        elif uri not in self._given:
+            if len(self._given) >= MAX_GIVEN:
+                raise MembershipError(f"{MAX_GIVEN} links wait already to be tried")
+            self._given.append(uri)
+        self._is_asked = True
         self._changed.set()
 
     async def take(self, envelopes: Sequence[Envelope]) -> None:
@@ -207,21 +220,17 @@ class Member:
         """Fetch the newest link, whenever there is one, and whenever that is asked for."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(self._keep_fetching([], link, on_progress))
+            task = group.create_task(self._keep_fetching(link, on_progress))
             while True:
                 self._changed.clear()
                 await self._until_due()
                 newest = self._newest.handle_timer(loop.time())
-                asked, self._asked = self._asked, []
-                if newest is None and not asked:
+                if newest is None and not self._is_asked:
                     continue
-                link = newest or link
-                if None in asked:
-                    self._finished = None
+                link, self._is_asked = newest or link, False
                 task.cancel()
                 await asyncio.wait([task])
-                given = [uri for uri in asked if uri is not None]
-                task = group.create_task(self._keep_fetching(given, link, on_progress))
+                task = group.create_task(self._keep_fetching(link, on_progress))
 
     async def _until_due(self) -> None:
         """Wait until the wait for other links is over, or there are others."""
@@ -230,11 +239,12 @@ class Member:
             async with asyncio.timeout_at(due):
                 await self._changed.wait()
 
-    async def _keep_fetching(self, given: Sequence[str], link: MagnetLink | None, on_progress: OnProgress) -> None:
+    async def _keep_fetching(self, link: MagnetLink | None, on_progress: OnProgress) -> None:
         """Try the links that were given once each, and then the newest one until it is fetched, or cannot be used."""
-        for uri in given:
+        while self._given:
             with contextlib.suppress(CannotFetch):
-                await self._fetch(uri, on_progress)
+                await self._fetch(self._given[0], on_progress)
+            self._given.popleft()  # not before: if a newer link cancels this, it is tried again
         while link is not None and link != self._finished:
             try:
                 await self._fetch(link.uri, on_progress)
