@@ -195,6 +195,9 @@ class Pruning:
             known.append(_ArchivedDay(archived, day, mark))
             if await self._delete(limit, now, known, settings, this):
                 return
+            oldest = await self._store.oldest_reception()
+            # What has gone need not be looked at any more.
+            known = [each for each in known if oldest is not None and each.day >= oldest // SECONDS_PER_DAY]
         surplus = limit.surplus(await self._store.usage(), now)
         if surplus is not None:
             this.waiting = max(this.waiting, await self._store.held(surplus))

@@ -334,6 +334,24 @@ async def test_day_that_was_merged_into_a_month_is_looked_for_there(path: Path, 
     assert left(path) == [39 * DAY]
 
 
+async def test_days_that_have_gone_are_not_looked_at_any_more(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(path, received_at(0, DAY, 2 * DAY, 39 * DAY))
+    first = START // DAY
+    record(path, {first + number: number + 1 for number in range(3)})
+    looks = []
+    monkeypatch.setattr(pruning_module, "LOOK_LIFE_S", 0.0)
+    monkeypatch.setattr(pruning_module, "check_day", lambda files, store, day, seq: looks.append(day))
+
+    async with pruning(path, MONTH, archive=str(tmp_path)) as service:
+        await service.prune_once()
+
+    assert left(path) == [39 * DAY]
+    assert looks == sorted(looks)
+    assert {*looks} == {first, first + 1, first + 2}
+
+
 async def test_nothing_is_said_of_an_archive_that_a_run_is_changing(
     path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
