@@ -12,8 +12,8 @@ ARGS ?=
 VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check
-# A lock has all that is needed. pip is not to look for more: of what is asked for with an extra, it finds a newer release
-# than the lock has, and refuses that.
+# A lock has all that is needed. If pip resolved dependencies, it would take a requirement with an extra, such as
+# coverage[toml], from a newer release than the lock pins, and then refuse it.
 INSTALL_LOCKED = $(INSTALL) --no-deps --require-hashes
 RUNTIME := $(VENV)/.runtime-installed
 GATEWAY := $(VENV)/.gateway-installed
