@@ -79,15 +79,13 @@ async def test_days_of_reception_are_seen_the_latest_first(store: SqliteStore, t
 
 async def test_look_changes_nothing_in_the_store(store: SqliteStore, tmp_path: Path) -> None:
     await fill(store, make_envelopes(3))
-    with sqlite3.connect(tmp_path / STORE_FILE) as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / STORE_FILE)) as connection:
         before = list(connection.iterdump())
-    connection.close()
 
     await look(store, tmp_path)
 
-    with sqlite3.connect(tmp_path / STORE_FILE) as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / STORE_FILE)) as connection:
         assert list(connection.iterdump()) == before
-    connection.close()
 
 
 async def test_store_that_somebody_else_keeps_locked_is_not_writable(

@@ -1,3 +1,4 @@
+import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -216,7 +217,7 @@ async def test_newest_links_are_remembered(history: History, path: Path) -> None
     await history.note_link(MagnetLink(3, "magnet:old"), NOW)
 
     assert read_overview(path).link == MagnetLink(MAX_LINKS + 4, f"magnet:{MAX_LINKS + 4}")
-    with sqlite3.connect(path) as connection:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT count(*), min(clock) FROM links").fetchone() == (MAX_LINKS, 5)
 
 
@@ -263,11 +264,11 @@ def test_history_is_for_its_owner_only(history: History, path: Path) -> None:
 
 async def test_foreign_and_later_files_are_refused(tmp_path: Path) -> None:
     foreign, later, text = tmp_path / "foreign", tmp_path / "later", tmp_path / "text"
-    with sqlite3.connect(foreign) as connection:
+    with contextlib.closing(sqlite3.connect(foreign)) as connection:
         connection.execute("CREATE TABLE things (x)")
     async with open_history(later):
         pass
-    with sqlite3.connect(later) as connection:
+    with contextlib.closing(sqlite3.connect(later)) as connection:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     text.write_text("no database at all, but long enough to be one" * 100)
 

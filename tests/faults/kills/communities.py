@@ -6,6 +6,7 @@ and the member holds the same. What was downloaded is not fetched again.
 """
 
 import asyncio
+import contextlib
 import json
 import random
 import re
@@ -141,9 +142,8 @@ class OwnerAndMember(Judged):
             held = Counter(message.hash for message in messages)
         if held != expected:
             self.blame([f"the member lacks {(expected - held).total()}, and has {(held - expected).total()} too often"])
-        with sqlite3.connect(self.joined.history) as connection:
+        with contextlib.closing(sqlite3.connect(self.joined.history)) as connection:
             (sound,) = connection.execute("PRAGMA integrity_check").fetchone()
-        connection.close()
         if sound != "ok":
             self.blame([f"the history is damaged: {sound}"])
         self.figures["envelopes_compared"] += len(self.posted)

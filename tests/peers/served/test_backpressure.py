@@ -107,12 +107,11 @@ async def test_envelope_of_one_peer_does_not_wait_for_all_that_another_has_sent_
     for _ in payloads:
         await flooder.hear_confirmation()
 
-    with sqlite3.connect(mailserver.path) as connection:
+    with contextlib.closing(sqlite3.connect(mailserver.path)) as connection:
         ((before,),) = connection.execute(
             "SELECT count(*) FROM envelopes WHERE seq < (SELECT seq FROM envelopes WHERE raw = ?)",
             (make_envelope(10_000).raw,),
         )
-    connection.close()
     assert before <= 2 * MAX_GROUP_ROWS  # it is in the transaction after the one that had begun
 
 

@@ -1,6 +1,7 @@
 """mailserver.store.sqlite.repair.check: damage of every kind is found in real files, and nothing is changed."""
 
 import asyncio
+import contextlib
 import re
 import sqlite3
 from collections.abc import Callable
@@ -296,10 +297,9 @@ def test_entry_missing_in_an_index_is_found(path: Path, index: str) -> None:
     ((sql,),) = rows(path, "SELECT sql FROM sqlite_master WHERE name = ?", index)
     partial = f"{sql} WHERE seq <> 7"
     change(path, f"DROP INDEX {index}", partial)  # an index without that entry, which then says that it is whole
-    with sqlite3.connect(path) as connection:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (sql, index))
-    connection.close()
 
     report = check(path)
 
