@@ -39,7 +39,10 @@ def _unchecked(filename: str | None = None) -> None:
 
 linecache.checkcache = _unchecked
 
-TAKEN_TOGETHER = ("tests/spark_export/", "tests/docker/")
+SHARES_SPARK = ("tests/spark_export/compaction/", "tests/spark_export/archives/")
+"""Folders whose tests have one Spark in their process; two, so that two processes can share the work."""
+
+TAKEN_TOGETHER = (*SHARES_SPARK, "tests/docker/")
 """Folders whose tests all run in one process: they share something that is slow to start, or that may exist only once.
 They come first."""
 
@@ -78,7 +81,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests in order when several processes share them."""
+    """Put tests in order when several processes share them.
+
+    Raises:
+        pytest.UsageError: a test would start one more Spark.
+    """
+    if elsewhere := [
+        item.nodeid
+        for item in items
+        if "spark" in getattr(item, "fixturenames", ()) and not item.nodeid.startswith(SHARES_SPARK)
+    ]:
+        raise pytest.UsageError(f"only tests in {SHARES_SPARK} may share Spark, and not {elsewhere}")
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=_rank)
 

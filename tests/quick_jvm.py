@@ -18,7 +18,9 @@ from pathlib import Path
 OPTIONS = "SPARK_SUBMIT_OPTS"
 """What Spark hands to the driver's JVM, besides what settings say."""
 
-_COMPILER = "-XX:TieredStopAtLevel=1"
+COMPILER = "-XX:TieredStopAtLevel=1"
+"""An option of Java: it compiles with its quick compiler only."""
+
 _SILENCE = "-Xlog:disable -Xlog:all=error:stderr"  # warnings would go to stdout
 _LIMIT_S = 300.0
 
@@ -33,7 +35,7 @@ class QuickJvm:
     @property
     def options(self) -> str:
         """For a JVM that runs Spark, be it a driver or an executor."""
-        return f"{_COMPILER} -XX:SharedArchiveFile={self._archive} {_SILENCE}"
+        return f"{COMPILER} -XX:SharedArchiveFile={self._archive} {_SILENCE}"
 
     def begin(self) -> None:
         """Make the archive in the background, unless it is there."""
@@ -54,7 +56,7 @@ class QuickJvm:
             # The JVM ends after the command does, and writes the archive at its end. It keeps the pipe open until then.
             subprocess.run(
                 [sys.executable, "-m", "spark_export", "compact", "--store", store, "--archive", folder / "archive"],
-                env={**os.environ, OPTIONS: f"{_COMPILER} -XX:ArchiveClassesAtExit={unfinished} {_SILENCE}"},
+                env={**os.environ, OPTIONS: f"{COMPILER} -XX:ArchiveClassesAtExit={unfinished} {_SILENCE}"},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=_LIMIT_S,

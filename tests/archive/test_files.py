@@ -1,4 +1,4 @@
-"""What reads an archive on the local file system; tests/spark_export/test_storage.py holds it against Hadoop's."""
+"""What reads an archive on the local file system. `spark_export.archives.test_storage` compares it with Hadoop."""
 
 from pathlib import Path
 

@@ -17,6 +17,7 @@ from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, Topic
 from mailserver.waku.payload import key_from_password
 from tests.docker.engine import BUILD_S, QUICK_S, docker, free_ports, inspect, wait_for
+from tests.quick_jvm import COMPILER, OPTIONS
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -72,6 +73,7 @@ class Stack:
             "TORRENT_PORT": torrents,
             "TORRENT_METRICS_PORT": served,
             "MAILSERVER_ADVERTISE": "localhost",
+            OPTIONS: COMPILER,
         }
         shutil.copy(REPOSITORY / "docker-compose.yml", folder)
         shutil.copytree(REPOSITORY / "docker", folder / "docker")

@@ -2,13 +2,18 @@
 corpora of the repository.
 """
 
+import json
 import os
 import re
+import select
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from tests.faults.report import Figure, Row
 from tests.fuzz.corpora import CORPORA, read_corpus, unpack, write_corpus
@@ -31,13 +36,28 @@ GRACE_S = 600.0
 HANGS = 124
 """The exit code of a process that was ended because it did not, as timeout(1) has it."""
 
+ENGINE = (sys.executable, "-m", "tests.fuzz.engine")
+
 _DONE = re.compile(r"^#\d+\t.*?cov: (\d+) ft: (\d+) corp: (\d+)/(\S+)", re.MULTILINE)
 _RUNS = re.compile(r"^stat::number_of_executed_units:\s+(\d+)", re.MULTILINE)
 _ERROR = re.compile(r"^ === Uncaught Python exception: ===\n(.*)$|^(==\d+== ?ERROR: .*)$", re.MULTILINE)
 
 
+class Engine(Protocol):
+    """Runs a target, given its name and the options of libFuzzer; returns the exit code and what libFuzzer said."""
+
+    def __call__(self, arguments: Sequence[str], *, timeout_s: float | None) -> tuple[int, str]: ...
+
+
 def fuzz(
-    name: str, out: Path, *, seconds: int = 0, runs: int = 0, seed: int = 1, root: Path = ROOT
+    name: str,
+    out: Path,
+    *,
+    seconds: int = 0,
+    runs: int = 0,
+    seed: int = 1,
+    root: Path = ROOT,
+    engine: Engine | None = None,
 ) -> tuple[Row, str | None]:
     """Fuzz one target; return its figures, and what it found that should not be, or None.
 
@@ -45,6 +65,7 @@ def fuzz(
         out: where its folder goes: `log`, `found/` with inputs worth keeping, and what broke it.
         seconds, runs: when to end; 0 is never. What is in the corpus is run in addition.
         root: where the code is.
+        engine: what runs it; by default a process of its own.
     """
     folder = out / name
     found, seeds = folder / "found", folder / "seeds"
@@ -64,7 +85,8 @@ def fuzz(
             *([f"-max_total_time={seconds}"] if seconds else []),
             *([f"-runs={runs}"] if runs else []),
         ]
-        code, text = _run(name, [*options, *folders], root, (seconds or MAX_RUN_S) + GRACE_S)
+        engine = engine or partial(_run, root=root)
+        code, text = engine([name, *options, *folders], timeout_s=(seconds or MAX_RUN_S) + GRACE_S)
     (folder / "log").write_text(text)
     row = Row(name, _figures(text, seed))
     if code == 0:
@@ -81,7 +103,7 @@ def merge(name: str, out: Path) -> Row:
     with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as corpus:
         unpack(read_corpus(name), Path(corpus))
         sources = [corpus, str(seeds), *([str(found)] if found.is_dir() else [])]
-        code, text = _run(name, ["-set_cover_merge=1", kept, *sources], ROOT, None)
+        code, text = _run([name, "-set_cover_merge=1", kept, *sources], root=ROOT, timeout_s=None)
         if code != 0:
             raise RuntimeError(f"{name}: not merged:\n{text[-2000:]}")
         inputs = [file.read_bytes() for file in Path(kept).iterdir()]
@@ -97,16 +119,13 @@ def write_seeds(name: str, folder: Path) -> None:
     unpack(load(name).seeds(), folder)
 
 
-def _run(name: str, arguments: Sequence[str], root: Path, timeout_s: float | None) -> tuple[int, str]:
-    command = [sys.executable, "-m", "tests.fuzz.engine", name, *arguments]
-    # The order of sets is a choice, too; what libFuzzer draws depends on its seed alone.
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    with tempfile.TemporaryFile() as output:
+def _run(arguments: Sequence[str], *, root: Path, timeout_s: float | None) -> tuple[int, str]:
+    with tempfile.NamedTemporaryFile() as output:
         try:
             done = subprocess.run(
-                command,
+                [*ENGINE, *arguments],
                 cwd=root,
-                env=environment,
+                env=_environment(),
                 timeout=timeout_s,
                 check=False,
                 stdout=output,
@@ -115,8 +134,44 @@ def _run(name: str, arguments: Sequence[str], root: Path, timeout_s: float | Non
             code = done.returncode
         except subprocess.TimeoutExpired:
             code = HANGS
-        output.seek(0)
-        return code, output.read().decode(errors="replace")
+        return code, Path(output.name).read_text(errors="replace")
+
+
+class Forks:
+    """An engine that runs targets in forks of one process: to start takes longer than most of their short runs."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [*ENGINE, "--forks"],
+            cwd=ROOT,
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __call__(self, arguments: Sequence[str], *, timeout_s: float | None) -> tuple[int, str]:
+        """Run a target, given its name and the options of libFuzzer; return the exit code and what it said."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with tempfile.NamedTemporaryFile() as output:
+            process.stdin.write(json.dumps({"arguments": arguments, "output": output.name}) + "\n")
+            process.stdin.flush()
+            if not select.select([process.stdout], [], [], timeout_s)[0]:
+                os.killpg(process.pid, signal.SIGKILL)
+                return HANGS, Path(output.name).read_text(errors="replace")
+            return int(process.stdout.readline()), Path(output.name).read_text(errors="replace")
+
+    def close(self) -> None:
+        """Run no more."""
+        self._process.communicate()
+
+
+def _environment() -> dict[str, str]:
+    # The order of sets is a choice, too; what libFuzzer draws depends on its seed alone.
+    return {**os.environ, "PYTHONHASHSEED": "0"}
 
 
 def _figures(text: str, seed: int) -> dict[str, Figure]:

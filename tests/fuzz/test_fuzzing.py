@@ -2,11 +2,12 @@
 
 import platform
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.fuzz.runner import fuzz
+from tests.fuzz.runner import Forks, fuzz
 from tests.fuzz.target import names
 from tests.planted import plant
 
@@ -23,9 +24,17 @@ RUNS = 300
 PLANTED_RUNS = 20_000
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    """What runs one target after another."""
+    forks = Forks()
+    yield forks
+    forks.close()
+
+
 @pytest.mark.parametrize("name", names())
-def test_short_run_finds_nothing(name: str, tmp_path: Path) -> None:
-    row, problem = fuzz(name, tmp_path, runs=RUNS)
+def test_short_run_finds_nothing(name: str, forks: Forks, tmp_path: Path) -> None:
+    row, problem = fuzz(name, tmp_path, runs=RUNS, engine=forks)
 
     assert problem is None
     assert int(row.figures["runs"]) >= RUNS

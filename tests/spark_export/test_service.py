@@ -22,8 +22,8 @@ from mailserver.store.sqlite.handoff import (
     write_compaction,
     write_upkeep,
 )
+from tests.spark_export.compaction.test_commands import FAST, run, said
 from tests.spark_export.samples import DAY, archived, envelopes, put, rows_of
-from tests.spark_export.test_commands import FAST, run, said
 
 pytestmark = pytest.mark.spark
 

@@ -2,7 +2,7 @@
 
 Retention keeps little, so each run hands over rows that go with the daemon's next round of pruning. Whatever was
 confirmed is served, or it is in the archive, byte for byte. The compaction's own steps have their kills in
-`tests/spark_export/test_compact_killed.py`.
+`tests/spark_export/compaction/test_compact_killed.py`.
 """
 
 import contextlib

@@ -53,11 +53,19 @@ async def cut_power(
     Args:
         scratch: a folder for the disks; each is removed again.
         start: what is done with each disk before it is looked at; raises Broken.
-        until: no more cuts are made once a promise is broken whose text this pattern matches.
+        until: no more cuts are made once a promise is broken whose text this pattern matches. That shows soonest when
+            something was just promised, so these moments come first, and then the others in any order.
     """
     outcome, began = Outcome(), time.process_time()
+    order = random.Random(f"{seed} {name}")
+    moments = list(_moments(scenario, cuts, order))
+    if until is not None:
+        order.shuffle(moments)
+        moments = [*(promise.since + 1 for promise in scenario.promises[:cuts]), *moments]
     disk = copy.deepcopy(scenario.recording.disk)
-    for cut in _moments(scenario, cuts, random.Random(f"{seed} {name}")):
+    for cut in moments:
+        if disk.played > cut:
+            disk = copy.deepcopy(scenario.recording.disk)
         while disk.played < cut:
             disk.play(scenario.entries[disk.played])
         outcome.cuts += 1

@@ -56,7 +56,7 @@ from tests.store.samples import EVER, answer, raws
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NEXT_MONTH = DAY + 40
 NOW = NEXT_MONTH * DAY_S
 DAY_ONE, DAY_TWO, LATE = envelopes(12), envelopes(12, day=DAY + 1, first=100), envelopes(6, first=200)

@@ -37,6 +37,7 @@ from spark_export.schedule import waiting
 from spark_export.upkeep import recorded_upkeep
 from spark_export.verify import verify
 from tests.integration.daemons import run_command, running_daemon
+from tests.spark_export.archives.test_answers import pages
 from tests.spark_export.samples import (
     DAY,
     DAY_S,
@@ -56,14 +57,13 @@ from tests.spark_export.samples import (
     rows_of,
     tree,
 )
-from tests.spark_export.test_answers import pages
 from tests.store.postgres.server import new_schema, shared_server
 from tests.store.samples import EVER, answer
 from tests.store.samples import raws as raw_list
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Database:

@@ -46,7 +46,7 @@ from tests.spark_export.samples import (
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 DAY_ONE = envelopes(4)
 LATE = envelopes(2, first=50)

@@ -25,10 +25,10 @@ from spark_export.merge import merge
 from spark_export.publishing import WritableArchive
 from spark_export.reindexing import make_missing_indexes
 from spark_export.storage import open_storage
+from tests.spark_export.archives.test_reindexing import LONG_AFTER, assert_indexed
+from tests.spark_export.compaction.test_compact_killed import Killed, dying
 from tests.spark_export.damage import ONE, THREE, TWO, Place
 from tests.spark_export.samples import DAY, DAY_S, envelopes, put
-from tests.spark_export.test_compact_killed import Killed, dying
-from tests.spark_export.test_reindexing import LONG_AFTER, assert_indexed
 
 pytestmark = pytest.mark.spark
 

@@ -28,7 +28,7 @@ from tests.spark_export.samples import (
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 BEFORE = envelopes(6, day=DAY)
 """Archived by an earlier version."""
