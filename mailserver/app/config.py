@@ -176,7 +176,11 @@ class Config:
         True,
         "if the archive is in a folder or on S3, answer requests from it for what the store has deleted; needs pyarrow",
     )
-    archive_reads: int = setting(2, "maximum number of threads that read the archive for requests")
+    archive_reads: int = setting(
+        0,
+        "maximum number of threads that read the archive for requests; 0: 4 if it is on S3, otherwise one for each CPU "
+        "but one, from 1 to 4",
+    )
     archive_cache_bytes: int = setting(
         64 * 1024 * 1024, "maximum number of bytes read from the archive to keep in memory; 0: none"
     )

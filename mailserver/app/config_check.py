@@ -101,8 +101,8 @@ def check_config(config: Config) -> None:
         raise ConfigError(f"retention_bytes: {config.retention_bytes} is neither 0 nor at least {MIN_RETENTION_BYTES}")
     if config.max_peers < 1:
         raise ConfigError(f"max_peers: {config.max_peers} is less than 1")
-    if not 1 <= config.archive_reads <= MAX_ARCHIVE_READS:
-        raise ConfigError(f"archive_reads: {config.archive_reads} is not between 1 and {MAX_ARCHIVE_READS}")
+    if not 0 <= config.archive_reads <= MAX_ARCHIVE_READS:
+        raise ConfigError(f"archive_reads: {config.archive_reads} is not between 0 and {MAX_ARCHIVE_READS}")
     if not 1 <= config.max_request_limit <= MAX_LIMIT:
         raise ConfigError(f"max_request_limit: {config.max_request_limit} is not between 1 and {MAX_LIMIT}")
     for name in _LIMITS:

@@ -50,7 +50,11 @@ class GatewayConfig:
         "path or URL of the archive that the nightly compaction writes, the same as the mailserver's; history that the "
         "store has deleted is answered from it, if it is in a folder or on S3; needs pyarrow",
     )
-    archive_reads: int = setting(2, "maximum number of threads that read the archive")
+    archive_reads: int = setting(
+        0,
+        "maximum number of threads that read the archive; 0: 4 if it is on S3, otherwise one for each CPU but one, "
+        "from 1 to 4",
+    )
     archive_cache_bytes: int = setting(
         32 * 1024 * 1024, "maximum number of bytes read from the archive to keep in memory; 0: none"
     )
@@ -180,10 +184,11 @@ def check_gateway_config(config: GatewayConfig) -> None:
         ("max_subscribers", MAX_CLIENTS),
         ("max_criteria", MAX_CLIENTS),
         ("ttl", MAX_TTL_S),
-        ("archive_reads", MAX_ARCHIVE_READS),
     ):
         if not 1 <= getattr(config, name) <= most:
             raise ConfigError(f"{name}: {getattr(config, name)} is not between 1 and {most}")
+    if not 0 <= config.archive_reads <= MAX_ARCHIVE_READS:
+        raise ConfigError(f"archive_reads: {config.archive_reads} is not between 0 and {MAX_ARCHIVE_READS}")
     if config.pow_share > 1:
         raise ConfigError(f"pow_share: {number_text(config.pow_share)} is more than 1, a whole processor")
     _ = config.announced, config.proxy_networks, config.allowed_networks

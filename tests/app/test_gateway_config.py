@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mailserver.app.config_check import MAX_ARCHIVE_READS
 from mailserver.app.gateway_config import GATEWAY, MAX_CLIENTS, MAX_TTL_S, GatewayConfig
 from mailserver.errors import ConfigError
 from mailserver.gateway.limits import HostLimits
@@ -130,6 +131,8 @@ def test_unknown_variable_is_refused() -> None:
         ("filter_requests_per_second", -1.5),
         ("store_queries_per_second", float("nan")),
         ("sent_messages_per_second", float("inf")),
+        ("archive_reads", -1),
+        ("archive_reads", MAX_ARCHIVE_READS + 1),
         ("ttl", 0),
         ("ttl", MAX_TTL_S + 1),
         ("pow_share", -0.5),

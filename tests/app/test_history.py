@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.app.config import Config
-from mailserver.app.history import open_history
+from mailserver.app.history import open_history, reads_at_once
 from mailserver.errors import StoreError
 from mailserver.history.merged import MergedHistory
 from mailserver.metrics.registry import Metrics
@@ -80,7 +81,7 @@ async def test_archive_answers_what_the_store_has_no_more(tmp_path: Path, caplog
     archive, kept = tmp_path / "archive", envelope(1, created=START, topic=NEWS)
     (file,) = write_period(archive, [kept], snapshot=False)
     async with open_store(tmp_path / STORE_FILE) as store:
-        with open_history(Config(archive=f"file://{archive}"), store, Metrics()) as history:
+        with open_history(Config(archive=f"file://{archive}", archive_reads=2), store, Metrics()) as history:
             assert isinstance(history.source, MergedHistory)
             page = await history.source.find(Query(*EVER, FULL), 10)
             assert (await page.read(1, EVERY_BYTE)).split() == [kept.raw]
@@ -121,3 +122,15 @@ async def test_archive_that_was_never_written_is_none_unless_a_run_says_so(tmp_p
             path.with_name("mailserver.db-archived.json").write_text("no record")
             with pytest.raises(StoreError, match="is its disk mounted"):
                 await history.source.find(Query(*EVER, FULL), 10)
+
+
+@pytest.mark.parametrize(
+    ("archive", "cpus", "threads"),
+    [("/archive", 1, 1), ("/archive", 2, 1), ("/archive", 3, 2), ("/archive", 64, 4), ("s3://bucket/archive", 1, 4)],
+)
+def test_so_many_threads_read_that_others_find_a_cpu(
+    archive: str, cpus: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cpus)))
+
+    assert reads_at_once(archive) == threads
