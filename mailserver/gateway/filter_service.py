@@ -14,6 +14,7 @@ from mailserver.gateway.push_streams import Push
 from mailserver.gateway.rates import Rates
 from mailserver.libp2p.peer_id import PeerId
 from mailserver.metrics.gateway import Asked, GatewayMetrics
+from mailserver.net.due import call_when_due
 from mailserver.waku2.codes import FilterStatus
 from mailserver.waku2.criteria import Subscription
 from mailserver.waku2.fields import request_id_of
@@ -117,7 +118,7 @@ class FilterService:
         due = self.subscriptions.next_timer()
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if due is None else asyncio.get_running_loop().call_at(due, self._expire)
+        self._timer = None if due is None else call_when_due(due, self._expire)
 
     def _expire(self) -> None:
         self.subscriptions.expire(_now())

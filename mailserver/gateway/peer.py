@@ -20,6 +20,7 @@ from mailserver.libp2p.peer_id import PeerId
 from mailserver.libp2p.streams import DataReceived, StreamId, StreamReset, WriteClosed
 from mailserver.limits.buckets import TokenBucket
 from mailserver.metrics.gateway import Ending
+from mailserver.net.due import call_when_due
 from mailserver.waku2.frames import encode_frame
 
 MAX_UNREAD_BYTES = 2 * MAX_CLIENT_BYTES
@@ -105,6 +106,7 @@ class Peer:
         self._push_streams: dict[StreamId, PushStreams] = {}
         self._answers = Answers(f"answers {transport.address}", self.may_queue, self.answer, self.failed)
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
         self._pace = Pace(transport)
         self._requests: dict[StreamId, int] = {}  # how much is kept of each that is not whole
         self._requests_bytes = 0
@@ -360,12 +362,12 @@ class Peer:
         if self._blocked_since is not None:
             due = _earlier(due, self._blocked_since + BLOCKED_S)
         if self._timer is not None:
-            if self._timer.when() == due:
+            if self._due == due:
                 return
             self._timer.cancel()
             self._timer = None
         if due is not None:
-            self._timer = self._loop.call_at(due, self._on_timer)
+            self._timer, self._due = call_when_due(due, self._on_timer), due
 
     def _on_timer(self) -> None:
         self._timer = None

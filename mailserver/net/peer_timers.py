@@ -7,6 +7,7 @@ import asyncio
 from asyncio import TimerHandle
 
 from mailserver.errors import RemoteProtocolError
+from mailserver.net.due import call_when_due
 from mailserver.net.link import Link
 from mailserver.rlpx.liveness import PROBE_TIMEOUT_S
 from mailserver.waku.peer import PeerState, WakuPeer
@@ -32,7 +33,7 @@ class PeerTimers:
         if due is None:
             return
         status_due = self._peer.next_timer()
-        self._timer = self._loop.call_at(due if status_due is None else min(due, status_due), self._on_timer)
+        self._timer = call_when_due(due if status_due is None else min(due, status_due), self._on_timer)
 
     def stop(self) -> None:
         """Cancel everything. The handles go, too: with them, this would stay in memory until cycles are collected."""

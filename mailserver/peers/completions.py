@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from mailserver.errors import MailserverError
 from mailserver.mail.completion import Completion, Failure, decode_completion
 from mailserver.mail.request import RequestId
+from mailserver.net.due import call_when_due
 
 MAX_PENDING = 1000
 """Most requests under way, of all users together: more than mailservers answer in ANSWER_TIMEOUT_S."""
@@ -154,7 +155,7 @@ class Completions:
             self._fail(connection, request_id, why)
 
     def _arm(self, connection: int, pending: _Pending, when: float) -> None:
-        pending.timer = asyncio.get_running_loop().call_at(when, self._on_timer, connection, pending)
+        pending.timer = call_when_due(when, self._on_timer, connection, pending)
 
     def _on_timer(self, connection: int, pending: _Pending) -> None:
         now = asyncio.get_running_loop().time()
