@@ -44,11 +44,9 @@ compact: java $(EXPORT) ## archive the store: make compact ARGS="--store data/ma
 demo: java $(EXPORT) ## two mailservers, a stream of posts, a compaction: look around, then Ctrl-C
 	@$(BIN)/python -m docs.demo
 
-# Processes share the tests, see tests/conftest.py. On two cores, two are enough for those that compute all the time. The
-# others wait half of the time, for containers, daemons and disks; more than three would get in the way of tests that judge
-# times.
-WORKERS ?= 2
-OTHERS_WORKERS ?= 3
+# Processes share the tests, see tests/conftest.py. On two cores three: tests wait for disks, containers and daemons. More
+# would get in the way of tests that judge times.
+WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest --dist loadscope --no-loadscope-reorder
 UNIT = not spark and not docker and not browser and not fuzz and not integration and not slow
 
@@ -67,7 +65,7 @@ unit: $(DEV) ## run the unit tests: two minutes
 	@$(PYTEST) -n $(WORKERS) -m "$(UNIT)" $(MEASURED)
 
 others: java $(DEV) ## run all other tests: daemons, Spark, containers, faults
-	@$(PYTEST) -n $(OTHERS_WORKERS) -m "not ($(UNIT))" $(MEASURED)
+	@$(PYTEST) -n $(WORKERS) -m "not ($(UNIT))" $(MEASURED)
 
 coverage: ## run the tests; a package of which they run less than tests/coverage_floors.py says is an error
 	@$(MAKE) --silent test MEASURED="--cov --cov-report="

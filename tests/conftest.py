@@ -1,7 +1,7 @@
 """For all tests: restores logging after each, chooses the examples of property tests, makes Spark's JVMs start quickly,
 and shares tests among processes.
 
-In `make test` two or three processes share the tests. Each takes the next file when it has finished one. Some folders
+In `make test` several processes share the tests. Each takes the next file when it has finished one. Some folders
 are taken as if they were one file, so that Spark and the containers start once. The longest begin first, so that no
 process has much left when the others have nothing.
 """
