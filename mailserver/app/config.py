@@ -178,8 +178,8 @@ class Config:
     )
     archive_reads: int = setting(
         0,
-        "maximum number of threads that read the archive for requests; 0: 4 if it is on S3, otherwise one for each CPU "
-        "but one, from 1 to 4",
+        "maximum number of threads that read the archive for requests; 0: 4 if it is on S3, otherwise one fewer than "
+        "there are CPUs, from 1 to 4",
     )
     archive_cache_bytes: int = setting(
         64 * 1024 * 1024, "maximum number of bytes read from the archive to keep in memory; 0: none"

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 LIBRARIES = ("pyarrow", "numpy")
 
 MAX_USUAL_READS = 4
-"""How many threads read the archive at most, unless the operator has said it: each may hold a row group of 18 MiB."""
+"""How many threads read the archive at most, unless the settings say it: each may hold a row group of 18 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +136,11 @@ def open_archive(
 
 
 def reads_at_once(archive: str) -> int:
-    """How many threads read an archive unless the operator has said it.
+    """How many threads read an archive unless the settings say it.
 
-    Those that read files mostly compute. With as many as there are CPUs, others would wait for them: on two CPUs, while
-    8 clients read the archive, one request in a hundred for what is in the store took 35 ms with two threads, and
-    23 ms with one. What is read from S3 mostly waits for the network.
+    Threads that read files mostly compute. With as many as there are CPUs, the event loop would wait for them: on two
+    CPUs, while 8 clients read the archive, one request in a hundred for what is in the store took longer than 33 ms
+    with two threads, and longer than 23 ms with one. Threads that read from S3 mostly wait for the network.
     """
     if is_on_s3(archive):
         return MAX_USUAL_READS
