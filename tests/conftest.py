@@ -44,6 +44,7 @@ SHARES_SPARK = ("tests/spark_export/compaction/", "tests/spark_export/archives/"
 """Folders whose tests have one Spark in their process; two, so that two processes can share the work."""
 
 GC_THRESHOLDS = (50_000, 10, 100)
+"""As of gc.set_threshold: garbage is collected rarely, since next to nothing of a test is in cycles."""
 
 TAKEN_TOGETHER = (*SHARES_SPARK, "tests/docker/")
 """Folders whose tests all run in one process: they share something that is slow to start, or that may exist only once.

@@ -3,9 +3,9 @@
 What it finds goes into the first folder; the others are read. Its seeds go into a folder beside them.
 Instruments the code under test and the target itself as they are imported, so this module imports neither.
 
-`python -m tests.fuzz.engine --forks` instruments the code of all targets, which takes a second or two for each, and
-then fuzzes one after another, each in a fork. A line on its standard input has the arguments for one, and the file for
-what libFuzzer says, as JSON; it answers with a line with the exit code.
+`python -m tests.fuzz.engine --forks TARGET...` instruments the code of some targets, which takes a second or two for
+each, and then fuzzes one after another, each in a fork. A line on its standard input has the arguments for one, and the
+file for what libFuzzer says, as JSON; it answers with a line with the exit code.
 """
 
 import json
@@ -40,12 +40,13 @@ def main(argv: Sequence[str]) -> None:
     atheris.Fuzz()
 
 
-def fork_for_each() -> None:
-    """Fuzz what is asked for, until standard input ends."""
+def fork_for_each(targets: Sequence[str]) -> None:
+    """Load targets, and fuzz what is asked for, until standard input ends."""
     with atheris.instrument_imports(include=INSTRUMENTED):
-        from tests.fuzz.target import names  # noqa: PLC0415 (instrumented)
+        from tests.fuzz.target import load  # noqa: PLC0415 (instrumented)
 
-        names()
+        for name in targets:
+            load(name)
     for line in sys.stdin:
         asked = json.loads(line)
         child = os.fork()
@@ -60,7 +61,7 @@ def fork_for_each() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--forks"]:
-        fork_for_each()
+    if sys.argv[1] == "--forks":
+        fork_for_each(sys.argv[2:])
     else:
         main(sys.argv[1:])

@@ -140,10 +140,11 @@ def _run(arguments: Sequence[str], *, root: Path, timeout_s: float | None) -> tu
 class Forks:
     """An engine that runs targets in forks of one process: to start takes longer than most of their short runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, targets: Sequence[str], root: Path = ROOT) -> None:
+        """Load these targets, from the code that is there."""
         self._process = subprocess.Popen(
-            [*ENGINE, "--forks"],
-            cwd=ROOT,
+            [*ENGINE, "--forks", *targets],
+            cwd=root,
             env=_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

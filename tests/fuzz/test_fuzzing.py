@@ -27,7 +27,7 @@ PLANTED_RUNS = 20_000
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
     """What runs one target after another."""
-    forks = Forks()
+    forks = Forks(names())
     yield forks
     forks.close()
 
@@ -39,6 +39,20 @@ def test_short_run_finds_nothing(name: str, forks: Forks, tmp_path: Path) -> Non
     assert problem is None
     assert int(row.figures["runs"]) >= RUNS
     assert int(row.figures["edges"]) > 0
+
+
+def test_bug_is_found_in_a_fork_and_the_next_fork_runs(tmp_path: Path) -> None:
+    root = plant(tmp_path, "codec/snappy.py", "if announced > max_bytes:", "if False:")
+    forks = Forks(["codec-snappy", "codec-rlp"], root)
+
+    _, problem = fuzz("codec-snappy", tmp_path, runs=PLANTED_RUNS, root=root, engine=forks)
+    row, nothing = fuzz("codec-rlp", tmp_path, runs=RUNS, root=root, engine=forks)
+    forks.close()
+
+    assert problem is not None
+    assert "AssertionError" in problem
+    assert nothing is None
+    assert int(row.figures["runs"]) >= RUNS
 
 
 def test_run_of_one_seed_is_always_the_same(tmp_path: Path) -> None:
