@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from mailserver.archive.days import day_name
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.units import SECONDS_PER_DAY
-from spark_export.decode import decode_rows, sound_rows
+from spark_export.decode import StoredRows, decode_rows, sound_rows
 from spark_export.muids import with_muids
 from spark_export.parquet_file import ROW_GROUP_BYTES
 from spark_export.source import BATCH_ROWS
@@ -43,8 +43,9 @@ def export_plainly(store: Path, to: Path, rows: int) -> None:
 
 
 def _rows(stored: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-    decoded = decode_rows([row[1:] for row in stored])
-    return sound_rows(decoded, pa.repeat("a store", len(stored)), pa.array([row[0] for row in stored], pa.int64()))
+    seqs, *columns = zip(*stored, strict=True)
+    decoded = decode_rows(StoredRows(*columns))
+    return sound_rows(decoded, pa.repeat("a store", len(stored)), pa.array(seqs, pa.int64()))
 
 
 def _write(batches: Sequence[pa.RecordBatch], to: Path, day: int) -> None:

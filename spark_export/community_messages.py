@@ -9,19 +9,16 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from itertools import compress
 
-import numpy as np
-
 from mailserver.codec import varint
 from mailserver.codec.protobuf import write_bytes, write_number, zigzag
 from mailserver.communities.formats import CommunityMessage
 from mailserver.communities.spec_format import SpecFormat
 from mailserver.errors import DecodeError
-from mailserver.ids.envelopes import ENVELOPE_VERSION, NS, content_topic_of
+from mailserver.ids.envelopes import ENVELOPE_VERSION, META_BYTES, NS, content_topic_of
 from mailserver.ids.muid import NoId
 from mailserver.waku.envelope import Topic, decode_envelope
 from spark_export.usual_form import HEAD_BYTES, TOPIC, Heads, read_heads
 
-_META = struct.Struct(">Q I Q")
 _TIME = struct.Struct(">Q")
 _PAYLOAD_TAG = write_bytes(1, b"")[:1]
 
@@ -33,7 +30,7 @@ def sealed_messages(network_topic: str, raws: Sequence[bytes]) -> list[Community
         network_topic: to which the message hashes belong.
         raws: the RLP of each.
     """
-    heads, usual = read_heads(b"".join(raws), np.fromiter(map(len, raws), np.int64))
+    heads, usual = read_heads(raws)
     usual &= heads.created > 0
     if usual.all():
         return [*_of_usual(network_topic, raws, heads)]
@@ -46,8 +43,7 @@ def _of_usual(network_topic: str, raws: Sequence[bytes], heads: Heads) -> Iterat
     of_network = sha256(network_topic.encode())
     topics: dict[bytes, tuple[str, bytes, bytes]] = {}
     times: dict[int, tuple[bytes, bytes]] = {}
-    columns = zip(raws, heads.nonce_at.tolist(), heads.created.tolist(), heads.ttl.tolist(), strict=True)
-    for raw, end, created, ttl in columns:
+    for raw, end, created, meta in zip(raws, heads.nonce_at.tolist(), heads.created.tolist(), heads.metas, strict=True):
         of_topic = topics.get(raw[TOPIC])
         if of_topic is None:
             name = content_topic_of(Topic(raw[TOPIC]))
@@ -56,7 +52,7 @@ def _of_usual(network_topic: str, raws: Sequence[bytes], heads: Heads) -> Iterat
         of_time = times.get(created)
         if of_time is None:
             of_time = times[created] = _TIME.pack(created * NS), write_number(10, zigzag(created * NS))
-        payload, meta = raw[HEAD_BYTES:end], _META.pack(created * NS, ttl, int.from_bytes(raw[end + 1 :], "big"))
+        payload = raw[HEAD_BYTES:end]
         digest = of_network.copy()
         digest.update(payload + of_topic[1] + meta + of_time[0])
         encoded = b"".join(
@@ -72,4 +68,4 @@ def _message(form: SpecFormat, raw: bytes) -> CommunityMessage | None:
         return None
 
 
-_META_HEAD = write_bytes(11, bytes(_META.size))[: -_META.size]
+_META_HEAD = write_bytes(11, bytes(META_BYTES))[:-META_BYTES]

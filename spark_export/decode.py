@@ -17,36 +17,34 @@ from mailserver.codec.keccak import keccak256
 from mailserver.errors import DecodeError
 from mailserver.store.engine.row_check import decode_and_compare
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
-from mailserver.waku.envelope import NONCE_BYTES
 from spark_export.parquet_file import ROWS
 from spark_export.schema import DECODED
-from spark_export.usual_form import TOPIC, Bytes, Mask, Numbers, read_heads
+from spark_export.usual_form import TOPIC, Bytes, Heads, Mask, Numbers, read_heads, values_of
 
 _SCHEMA = to_arrow_schema(DECODED)
 
 _HASH_BYTES = 32
 _EXACT_BITS = 53  # of an integer in a float64
 
-_HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint8).reshape(256, 2)
+
+class StoredRows(NamedTuple):
+    """Rows of a store, in columns. In a damaged row, topic and hash may be of any type."""
+
+    received: Sequence[int]
+    created: Sequence[int]
+    topic: Sequence[Any]
+    key_hash: Sequence[Any]
+    raw: Sequence[bytes]
 
 
-class StoredRow(NamedTuple):
-    """A row of a store, or many in columns. In a damaged row, topic and hash may be of any type."""
-
-    received: Any
-    created: Any
-    topic: Any
-    key_hash: Any
-    raw: Any
-
-
-def decode_rows(rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-    """Decode one or more rows, each with the fields of StoredRow, as `decode_row` does. Their order stays the same."""
-    usual, batch = _decode_usual(StoredRow(*zip(*rows, strict=True)))
-    if len(usual) == len(rows):
+def decode_rows(rows: StoredRows) -> pa.RecordBatch:
+    """Decode one or more rows as `decode_row` does. Their order stays the same."""
+    usual, batch = _decode_usual(rows)
+    count = len(rows.raw)
+    if len(usual) == count:
         return batch
-    others = np.setdiff1d(np.arange(len(rows)), usual)
-    columns = zip(*(decode_row(*rows[at]) for at in others), strict=True)
+    others = np.setdiff1d(np.arange(count), usual)
+    columns = zip(*(decode_row(*(column[at] for column in rows)) for at in others.tolist()), strict=True)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, _SCHEMA.types, strict=True)]
     both = pa.concat_batches([batch, pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)])
     return both.take(np.argsort(np.concatenate([usual, others])))
@@ -95,19 +93,19 @@ def hex_strings(data: Bytes) -> pa.Array:
     count, width = data.shape
     text = np.empty((count, 2 + 2 * width), np.uint8)
     text[:, 0], text[:, 1] = b"0x"
-    text[:, 2:] = _HEX[data].reshape(count, 2 * width)
+    text[:, 2:] = np.frombuffer(data.tobytes().hex().encode(), np.uint8).reshape(count, 2 * width)
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(text.shape[1])
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text)])
 
 
-def _decode_usual(rows: StoredRow) -> tuple[Numbers, pa.RecordBatch]:
+def _decode_usual(rows: StoredRows) -> tuple[Numbers, pa.RecordBatch]:
     """Decode the rows that have the usual form and match their columns; also return which those are."""
-    heads, usual = read_heads(b"".join(rows.raw), np.fromiter(map(len, rows.raw), np.int64))
+    heads, usual = read_heads(rows.raw)
     usual &= heads.created == np.array(rows.created, np.int64)
     heads = heads.of(usual)
     topics, key_hashes, raws = (list(compress(column, usual)) for column in (rows.topic, rows.key_hash, rows.raw))
     full = [keccak256(raw) for raw in raws]
-    zero_bits, certain = _zero_bits(_pow_digests(raws, heads.nonce_at.tolist()))
+    zero_bits, certain = _zero_bits(_pow_digests(raws, heads))
     batch = pa.RecordBatch.from_arrays(
         [
             pa.nulls(len(raws), pa.string()),
@@ -123,19 +121,24 @@ def _decode_usual(rows: StoredRow) -> tuple[Numbers, pa.RecordBatch]:
         ],
         schema=_SCHEMA,
     )
-    told = zip(topics, key_hashes, raws, full, strict=True)
-    same = [raw[TOPIC] == topic and digest[:HASH_PREFIX_BYTES] == key for topic, key, raw, digest in told]
-    good = certain & np.array(same, np.bool_)
+    good = certain & _same(topics, values_of(heads.data[:, TOPIC]))
+    good &= _same(key_hashes, [digest[:HASH_PREFIX_BYTES] for digest in full])
     return np.flatnonzero(usual)[good], batch if good.all() else batch.filter(pa.array(good))
 
 
-def _pow_digests(raws: list[bytes], nonces_at: list[int]) -> Bytes:
+def _same(given: list[Any], should: list[bytes]) -> Mask:
+    """Which values are the same."""
+    if given == should:
+        return np.ones(len(given), np.bool_)
+    return np.array([one == other for one, other in zip(given, should, strict=True)], np.bool_)
+
+
+def _pow_digests(raws: list[bytes], heads: Heads) -> Bytes:
     """The hashes from which the proof of work is computed (6/WAKU1), of envelopes of the usual form."""
+    nonces_at = heads.nonce_at.tolist()
     prefixes = {at: b"\xf9" + (at - 3).to_bytes(2, "big") for at in set(nonces_at)}
-    digests = [
-        keccak256(prefixes[at] + raw[3:at] + raw[at + 1 :].rjust(NONCE_BYTES, b"\0"))
-        for raw, at in zip(raws, nonces_at, strict=True)
-    ]
+    parts = zip(raws, nonces_at, values_of(heads.nonces), strict=True)
+    digests = [keccak256(prefixes[at] + raw[3:at] + nonce) for raw, at, nonce in parts]
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, _HASH_BYTES)
 
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 from mailserver.errors import DecodeError
 from mailserver.ids.envelopes import envelope_muid, envelope_muids
 from mailserver.ids.muid import Muid, NoId
-from mailserver.waku.envelope import Topic, decode_envelope
+from mailserver.waku.envelope import decode_envelope
 from spark_export.parquet_file import ROWS
-from spark_export.usual_form import HEAD_BYTES, TOPIC, Heads, read_heads
+from spark_export.usual_form import HEAD_BYTES, TOPIC, Heads, read_heads, values_of
 
 BATCH_ROWS = 4000
 """How many envelopes are read at once: 2 MB of usual ones."""
@@ -29,8 +29,7 @@ def with_muids(rows: pa.Table, network_topic: str) -> pa.Table:
 
 
 def _muids(raws: list[bytes], network_topic: str) -> list[Muid | None]:
-    joined = b"".join(raws)
-    heads, usual = read_heads(joined, np.fromiter(map(len, raws), np.int64))
+    heads, usual = read_heads(raws)
     if usual.all():
         return _of_usual(raws, heads, network_topic)
     of_usual = iter(_of_usual(list(compress(raws, usual)), heads.of(usual), network_topic))
@@ -41,15 +40,11 @@ def _muids(raws: list[bytes], network_topic: str) -> list[Muid | None]:
 
 def _of_usual(raws: list[bytes], heads: Heads, network_topic: str) -> list[Muid | None]:
     """The MUIDs of envelopes of the usual form."""
-    ends = heads.nonce_at.tolist()
-    return envelope_muids(
-        network_topic,
-        [Topic(raw[TOPIC]) for raw in raws],
-        heads.created.tolist(),
-        heads.ttl.tolist(),
-        [int.from_bytes(raw[end + 1 :], "big") for raw, end in zip(raws, ends, strict=True)],
-        [raw[HEAD_BYTES:end] for raw, end in zip(raws, ends, strict=True)],
-    )
+    data = [raw[HEAD_BYTES:end] for raw, end in zip(raws, heads.nonce_at.tolist(), strict=True)]
+    metas: list[bytes | None] = [*heads.metas]
+    for at in np.flatnonzero(heads.created < 1).tolist():
+        metas[at] = None
+    return envelope_muids(network_topic, values_of(heads.data[:, TOPIC]), metas, data)
 
 
 def _muid(raw: bytes, network_topic: str) -> Muid | None:

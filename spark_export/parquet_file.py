@@ -27,6 +27,8 @@ _FALSE_POSITIVES = 0.1
 _FEW_VALUES = ("topic", "ttl", "pow", "size", "store")
 _WITHOUT_RANGES = ("raw", "muid")
 _FILTERED = ("hash", "muid", "topic")
+_EACH_ANOTHER = ("hash", "muid")
+"""Of these, no two rows of a file have the same."""
 
 
 def row_group_ends(rows: pa.Table) -> list[int]:
@@ -59,7 +61,7 @@ def encode(rows: pa.Table, layout: Layout, ends: Sequence[int]) -> pa.Buffer:
         store_schema=False,  # Parquet's own schema says it all
         sorting_columns=[pq.SortingColumn(names.index(name)) for name in ORDER if name in names],
         bloom_filter_options={
-            name: {"ndv": _most_values(in_file.column(name), bounds), "fpp": _FALSE_POSITIVES}
+            name: {"ndv": _most_values(in_file, name, bounds), "fpp": _FALSE_POSITIVES}
             for name in _FILTERED
             if name in names
         },
@@ -145,6 +147,8 @@ def damage_named(name: str) -> Iterator[None]:
         raise ArchiveError(f"{name} cannot be read: {str(error).partition(chr(10))[0]}") from error
 
 
-def _most_values(column: pa.ChunkedArray, bounds: Sequence[tuple[int, int]]) -> int:
-    """The number of different values in the row group that has the most."""
-    return max(len(column.slice(start, end - start).unique()) for start, end in bounds)
+def _most_values(rows: pa.Table, name: str, bounds: Sequence[tuple[int, int]]) -> int:
+    """The number of different values that a column has in the row group that has the most."""
+    if name in _EACH_ANOTHER:
+        return max(end - start for start, end in bounds)
+    return max(len(rows.column(name).slice(start, end - start).unique()) for start, end in bounds)

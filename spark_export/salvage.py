@@ -29,7 +29,7 @@ from mailserver.archive.paths import (
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.aggregates import aggregates, fingerprint_of
-from spark_export.decode import decode_rows, sound_rows
+from spark_export.decode import StoredRows, decode_rows, sound_rows
 from spark_export.errors import ExportCheckFailed
 from spark_export.frames import read_periods
 from spark_export.incidents import Incident
@@ -212,10 +212,13 @@ def _in_pieces(envelopes: DataFrame, counts: Mapping[str, int]) -> DataFrame:
 def _whole(rows: Iterable[Row]) -> Iterable[tuple[Any, ...]]:
     left = iter(rows)
     while batch := list(itertools.islice(left, BATCH_ROWS)):
-        told = [
-            (row["received"], row["created"], bytes.fromhex(row["topic"][2:]), _key(row["hash"]), bytes(row["raw"]))
-            for row in batch
-        ]
+        told = StoredRows(
+            [row["received"] for row in batch],
+            [row["created"] for row in batch],
+            [bytes.fromhex(row["topic"][2:]) for row in batch],
+            [_key(row["hash"]) for row in batch],
+            [bytes(row["raw"]) for row in batch],
+        )
         stores, seqs = pa.array([row["store"] for row in batch], pa.string()), [row["seq"] for row in batch]
         sound = sound_rows(decode_rows(told), stores, pa.array(seqs, pa.int64()))
         yield from zip(*(column.to_pylist() for column in sound.columns), strict=True)

@@ -48,6 +48,8 @@ DEFAULTS = {
     # Throughput on few cores is what counts: nobody notices a pause.
     "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",
     "spark.executor.defaultJavaOptions": "-XX:+UseParallelGC",
+    # Python's tasks take and return whole pieces: pyarrow's own allocators return them to the kernel each time.
+    "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4000",
     # Partition values are names: `date=2026-11` is no date, and `topic_prefix=1` no number.

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
-from spark_export.decode import decode_rows, hex_strings, sound_rows
+from spark_export.decode import StoredRows, decode_rows, hex_strings, sound_rows
 from spark_export.pieces import StoreRows
 from spark_export.places import address_of, database_at, is_url
 from spark_export.schema import KEYS, TOTALS
@@ -196,7 +196,8 @@ def read_envelopes(wanted: StoreRows) -> Iterator[tuple[pa.RecordBatch, list[Fau
             if left_out:
                 rows = [row for row in rows if row[0] not in left_out]
             if rows:
-                yield _judged(wanted, [row[0] for row in rows], decode_rows([row[1:] for row in rows]))
+                seqs, *columns = zip(*rows, strict=True)
+                yield _judged(wanted, seqs, decode_rows(StoredRows(*columns)))
 
 
 def _judged(wanted: StoreRows, seqs: Sequence[int], decoded: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Faulty]]:

@@ -5,11 +5,13 @@
 `mailserver.waku.envelope` reads envelopes of this form in one step, too, and those of any other form.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from mailserver.ids.envelopes import META_BYTES, NS
 from mailserver.waku.envelope import NONCE_BYTES
 
 HEAD_BYTES = 17
@@ -21,6 +23,11 @@ TOPIC = slice(10, 14)
 _LENGTH, _EXPIRY, _TTL, _SIZE = slice(1, 3), slice(4, 8), 8, slice(15, 17)
 _PREFIXES = ((0, 0xF9), (3, 0x84), (9, 0x84), (14, 0xB9))
 
+_META = np.dtype([("created", ">u8"), ("ttl", ">u4"), ("nonce", "u1", NONCE_BYTES)])
+
+_BEFORE, _AFTER = bytes(NONCE_BYTES), bytes(HEAD_BYTES)
+"""Around all envelopes: the windows of one that is too short reach beyond it."""
+
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -30,17 +37,19 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 class Heads:
     """Where the fields of envelopes are, a row each.
 
-    `data`: the first HEAD_BYTES of each. `nonce_at`: the offset of its nonce's header, where the data ends. `lengths`:
-    of the whole envelope. Of another form than the usual one, they mean nothing.
+    `data`: the first HEAD_BYTES of each. `nonce_at`: the offset of its nonce's header, where the data ends. `nonces`:
+    NONCE_BYTES of each, big-endian. `lengths`: of the whole envelope. Of another form than the usual one, they mean
+    nothing.
     """
 
     data: Bytes
     nonce_at: Numbers
+    nonces: Bytes
     lengths: Numbers
 
     def of(self, rows: Mask) -> "Heads":
         """Some of them."""
-        return Heads(self.data[rows], self.nonce_at[rows], self.lengths[rows])
+        return Heads(self.data[rows], self.nonce_at[rows], self.nonces[rows], self.lengths[rows])
 
     @property
     def expiry(self) -> Numbers:
@@ -57,19 +66,26 @@ class Heads:
         """Unix seconds: expiry - ttl."""
         return self.expiry - self.ttl
 
+    @property
+    def metas(self) -> list[bytes]:
+        """What `mailserver.ids.envelopes.meta_of` makes of each. It means nothing if `created` is below 1."""
+        fields = np.empty(len(self.lengths), _META)
+        fields["created"], fields["ttl"], fields["nonce"] = self.created * NS, self.ttl, self.nonces
+        return values_of(fields.view(np.uint8).reshape(len(fields), META_BYTES))
 
-def read_heads(joined: bytes, lengths: Numbers) -> tuple[Heads, Mask]:
-    """Read the heads of envelopes, and tell which of them have the usual form.
 
-    Args:
-        joined: envelopes, or any other bytes, one after another.
-        lengths: of each.
-    """
-    starts = lengths.cumsum() - lengths
+def read_heads(raws: Sequence[bytes]) -> tuple[Heads, Mask]:
+    """Read the heads of envelopes, and tell which of them have the usual form. They may be any other bytes, too."""
+    lengths = np.fromiter(map(len, raws), np.int64, len(raws))
+    joined = np.frombuffer(b"".join([_BEFORE, *raws, _AFTER]), np.uint8)
+    ends = len(_BEFORE) + lengths.cumsum()
+    starts = ends - lengths
     data = _windows(joined, starts, HEAD_BYTES)
     nonce_at = HEAD_BYTES + _numbers(data[:, _SIZE])
-    tails = _windows(joined, starts + nonce_at, 2)  # the nonce's header and its first byte
+    tails = _windows(joined, np.minimum(starts + nonce_at, ends[-1:]), 2)  # the nonce's header and its first byte
     nonce_bytes = lengths - nonce_at - 1
+    nonces = _windows(joined, ends - NONCE_BYTES, NONCE_BYTES)
+    nonces[np.arange(NONCE_BYTES, 0, -1) > nonce_bytes[:, np.newaxis]] = 0
     usual: Mask = (nonce_bytes > 0) & (nonce_bytes <= NONCE_BYTES) & (_numbers(data[:, _LENGTH]) == lengths - 3)
     for at, prefix in _PREFIXES:
         usual &= data[:, at] == prefix
@@ -77,13 +93,20 @@ def read_heads(joined: bytes, lengths: Numbers) -> tuple[Heads, Mask]:
         usual &= data[:, at] > 0
     usual &= data[:, _TTL] < 0x80
     usual &= (tails[:, 0] == 0x80 + nonce_bytes) & (tails[:, 1] > np.where(nonce_bytes == 1, 0x7F, 0))
-    return Heads(data, nonce_at, lengths), usual
+    return Heads(data, nonce_at, nonces, lengths), usual
 
 
-def _windows(data: bytes, starts: Numbers, width: int) -> Bytes:
-    """`width` bytes from each start on; zeros after the end."""
-    padded = np.frombuffer(data + bytes(width), np.uint8)
-    return padded[np.minimum(starts, len(data))[:, np.newaxis] + np.arange(width)]
+def values_of(data: Bytes) -> list[bytes]:
+    """The bytes of each row."""
+    count, width = data.shape
+    values: list[bytes] = np.ascontiguousarray(data).view(f"V{width}").reshape(count).tolist()
+    return values
+
+
+def _windows(data: Bytes, starts: Numbers, width: int) -> Bytes:
+    """`width` bytes from each start on."""
+    found: Bytes = data[starts[:, np.newaxis] + np.arange(width)]
+    return found
 
 
 def _numbers(data: Bytes) -> Numbers:

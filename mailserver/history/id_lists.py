@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mailserver.errors import DecodeError
-from mailserver.ids.envelopes import envelope_muids, meta_of
+from mailserver.ids.envelopes import envelope_muids, meta_of, metas_of
 from mailserver.ids.muid import Muid, NoId, metadata_of
 from mailserver.mail.request import Cursor
 from mailserver.store.interface import GoesOn, HistorySource, Page, Payer, Place, Query, always
@@ -236,5 +236,7 @@ class Matches:
 
 def muids_of(network_topic: str, envelopes: Sequence[Envelope]) -> list[Muid]:
     """The MUIDs of envelopes that have one."""
-    columns = zip(*((each.topic, each.created, each.ttl, each.nonce, each.data) for each in envelopes), strict=True)
-    return [name for name in envelope_muids(network_topic, *columns) if name is not None] if envelopes else []
+    created, ttls, nonces = ([getattr(each, name) for each in envelopes] for name in ("created", "ttl", "nonce"))
+    topics, data = [each.topic for each in envelopes], [each.data for each in envelopes]
+    muids = envelope_muids(network_topic, topics, metas_of(created, ttls, nonces), data)
+    return [name for name in muids if name is not None]

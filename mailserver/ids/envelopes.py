@@ -35,6 +35,7 @@ CONTENT = "network topic, topic or data"
 """What differs of an envelope whose checksum is another: nothing says which of them."""
 
 _META = struct.Struct(">Q I Q")
+META_BYTES = _META.size
 _CONTENT_TOPIC = re.compile("/waku/1/0x([0-9a-f]{8})/rfc26")
 
 
@@ -80,8 +81,8 @@ def read_meta(meta: bytes) -> EnvelopeMeta:
     Raises:
         DecodeError: not 20 bytes, not whole seconds, or its expiry is beyond 32 bits.
     """
-    if len(meta) != _META.size:
-        raise DecodeError("meta is not that of an envelope", got=len(meta), limit=_META.size)
+    if len(meta) != META_BYTES:
+        raise DecodeError("meta is not that of an envelope", got=len(meta), limit=META_BYTES)
     nanoseconds, ttl, nonce = _META.unpack(meta)
     created, rest = divmod(nanoseconds, NS)
     if rest or not created:
@@ -115,28 +116,29 @@ def envelope_muid(network_topic: str, envelope: Envelope) -> Muid:
     return muid(network_topic, content_topic_of(envelope.topic), meta_of(envelope), envelope.data)
 
 
-def envelope_muids(
-    network_topic: str,
-    topics: Iterable[Topic],
-    created: Iterable[int],
-    ttls: Iterable[int],
-    nonces: Iterable[int],
-    data: Iterable[bytes],
-) -> list[Muid | None]:
-    """Compute the MUIDs of many envelopes from their fields, in columns; None where `meta_of` raises NoId.
+def metas_of(created: Iterable[int], ttls: Iterable[int], nonces: Iterable[int]) -> list[bytes | None]:
+    """The metas of many envelopes, from their fields in columns; None where `meta_of` raises NoId."""
+    fields = zip(created, ttls, nonces, strict=True)
+    return [_META.pack(second * NS, ttl, nonce) if second >= 1 else None for second, ttl, nonce in fields]
 
-    It takes two thirds of the time of `envelope_muid`, and nobody needs to make an Envelope for it.
+
+def envelope_muids(
+    network_topic: str, topics: Iterable[bytes], metas: Iterable[bytes | None], data: Iterable[bytes]
+) -> list[Muid | None]:
+    """Compute the MUIDs of many envelopes, given in columns; None for those without a meta.
+
+    It takes half the time of `envelope_muid`, and nobody needs to make an Envelope for it.
     """
-    before: dict[Topic, bytes] = {}
+    before: dict[bytes, bytes] = {}
     muids: list[Muid | None] = []
-    for topic, second, ttl, nonce, content in zip(topics, created, ttls, nonces, data, strict=True):
-        if second < 1:
+    for topic, meta, content in zip(topics, metas, data, strict=True):
+        if meta is None:
             muids.append(None)
             continue
         topics_before = before.get(topic)
         if topics_before is None:
-            topics_before = before[topic] = (network_topic + content_topic_of(topic)).encode()
-        muids.append(muid_after(topics_before, _META.pack(second * NS, ttl, nonce), content))
+            topics_before = before[topic] = (network_topic + content_topic_of(Topic(topic))).encode()
+        muids.append(muid_after(topics_before, meta, content))
     return muids
 
 

@@ -16,6 +16,7 @@ from mailserver.ids.envelopes import (
     envelope_of,
     message_of,
     meta_of,
+    metas_of,
     read_meta,
     topic_of,
 )
@@ -79,7 +80,7 @@ def test_muids_of_many_envelopes_are_those_of_each(several: list[Envelope]) -> N
     fields = ((one.topic, one.created, one.ttl, one.nonce, one.data) for one in several)
     topics, created, ttls, nonces, data = zip(*fields, strict=True)
 
-    assert envelope_muids(NETWORK, topics, created, ttls, nonces, data) == [
+    assert envelope_muids(NETWORK, topics, metas_of(created, ttls, nonces), data) == [
         *(envelope_muid(NETWORK, envelope) for envelope in several[:-2]),
         None,
         NAME,

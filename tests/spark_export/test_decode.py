@@ -5,7 +5,7 @@ import pytest
 from mailserver.codec import rlp
 from mailserver.codec.keccak import keccak256
 from mailserver.waku.envelope import decode_envelope
-from spark_export.decode import decode_row, decode_rows
+from spark_export.decode import StoredRows, decode_row, decode_rows
 from spark_export.schema import DECODED
 from tests.spark_export.samples import NEWS, NOON, SPORT, TTL, envelope, row_of
 
@@ -29,7 +29,8 @@ def one_by_one(rows: list[Row]) -> list[Row]:
 
 def at_once(rows: list[Row]) -> list[Row]:
     names = ("received", "created", "topic", "key_hash", "raw")
-    found: list[Row] = decode_rows([tuple(row[name] for name in names) for row in rows]).to_pylist()
+    columns = StoredRows(*([row[name] for row in rows] for name in names))
+    found: list[Row] = decode_rows(columns).to_pylist()
     return found
 
 

@@ -107,7 +107,7 @@ def sums_of(created: pa.Array | pa.ChunkedArray, muids: pa.Array | pa.ChunkedArr
     seconds = numbers_of(created)[has_id]
     if len(seconds) and not 0 < seconds.min() <= seconds.max() <= MAX_U32:
         raise ValueError("an envelope with an id was created at no time that one can have")
-    ids = b"".join(sha256(name).digest() for name in names if name is not None)
+    ids = b"".join([sha256(name).digest() for name in names if name is not None])
     limbs = np.frombuffer(ids, "<u4").reshape(len(seconds), _LIMBS).astype(np.uint64)
     return _by(seconds // MINUTE_S, np.ones(len(seconds), np.uint64), limbs)
 
