@@ -5,41 +5,22 @@ Exit codes: 0 success; 1 failure, or something is not as it should be, and stder
 """
 
 import argparse
+import importlib
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from mailserver import __version__
-from mailserver.commands import (
-    backup,
-    check,
-    community,
-    config,
-    doctor,
-    enode,
-    fetch,
-    gateway,
-    ids,
-    message_id,
-    migrate,
-    post,
-    reindex,
-    request,
-    run,
-    salvage,
-    stats,
-    status,
-    sync,
-)
 from mailserver.commands.output import complain
 from mailserver.errors import ConfigError, MailserverError
 
-COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str], ...] = (
-    ("run", run.add, "run the mailserver", ""),
+COMMANDS: tuple[tuple[str, str, str, str], ...] = (
+    ("run", "run", "run the mailserver", ""),
     (
         "gateway",
-        gateway.add,
+        "gateway",
         "serve light clients of Waku v2",
         (
             "Serve light clients of Waku v2 (filter, store, lightpush) from the data directory of a mailserver, which "
@@ -48,25 +29,25 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
     ),
     (
         "community",
-        community.add,
+        "community",
         "keep communities and their history archives",
         "Keep communities and their history archives, as owner and as member: see docs/operating/communities.md.",
     ),
     (
         "request",
-        request.add,
+        "request",
         "ask a mailserver for history",
         "Ask any mailserver for history, whether it is this program or a Go one.",
     ),
     (
         "post",
-        post.add,
+        "post",
         "post an envelope",
         "Seal a payload, post it, and wait until the node confirms it.",
     ),
     (
         "sync",
-        sync.add,
+        "sync",
         "fetch missing envelopes from other mailservers",
         (
             "Fetch the envelopes that the store lacks from other mailservers, whether they are this program or Go "
@@ -76,7 +57,7 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
     ),
     (
         "id",
-        message_id.add,
+        "message_id",
         "print the ids of envelopes, or check them",
         (
             "Print the MUID and the message hash of each envelope, or of each message of Waku v2. With --check, say "
@@ -85,13 +66,13 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
     ),
     (
         "ids",
-        ids.add,
+        "ids",
         "list the message ids of a mailserver",
         "List the message ids (MUIDs) of any mailserver that answers questions about them: see docs/wakuid.md.",
     ),
     (
         "fetch",
-        fetch.add,
+        "fetch",
         "fetch envelopes by message id",
         (
             "Fetch envelopes by their message ids (MUIDs) from any mailserver that answers questions about them, and "
@@ -100,31 +81,31 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
     ),
     (
         "status",
-        status.add,
+        "status",
         "show the state of the running mailserver",
         "Show the state of the running mailserver. Exit code 1 if it is not ready or not running.",
     ),
-    ("enode", enode.add, "print the enode URL of the mailserver", ""),
-    ("config", config.add, "show the settings in force and where each comes from", ""),
+    ("enode", "enode", "print the enode URL of the mailserver", ""),
+    ("config", "config", "show the settings in force and where each comes from", ""),
     (
         "doctor",
-        doctor.add,
+        "doctor",
         "check whether this machine and these settings are suitable",
         (
             "Check whether this machine and these settings are suitable. Changes nothing; a mailserver may be running. "
             "Exit code 1 if there is a problem."
         ),
     ),
-    ("stats", stats.add, "show what is in the store; a mailserver may be running", ""),
+    ("stats", "stats", "show what is in the store; a mailserver may be running", ""),
     (
         "check",
-        check.add,
+        "check",
         "look for damage in the store; a mailserver may be running",
         "Look for damage in the store. Changes nothing; a mailserver may be running. Exit code 1 if there is damage.",
     ),
     (
         "reindex",
-        reindex.add,
+        "reindex",
         "make the message ids of the store anew, for another network topic",
         (
             "Make the message ids of the store anew, so that they belong to --network-topic. No mailserver may be "
@@ -133,7 +114,7 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
     ),
     (
         "migrate",
-        migrate.add,
+        "migrate",
         "move the store from a file into a database, or back",
         (
             "Put every envelope of one store into another, as it is, and compare both by their message ids. The store "
@@ -143,13 +124,13 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
     ),
     (
         "backup",
-        backup.add,
+        "backup",
         "copy the data directory; a mailserver may be running",
         "Create a data directory that is a copy of this one at this moment. A mailserver may be running.",
     ),
     (
         "salvage",
-        salvage.add,
+        "salvage",
         "save what is left of a damaged store",
         (
             "Create a data directory with every envelope that can still be read from a damaged store and is "
@@ -157,7 +138,21 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
         ),
     ),
 )
-"""Name, what defines the arguments, a short description, and a longer one where there is more to say."""
+"""Name, its module, a short description, and a longer one where there is more to say."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The parser of a command, whose module is loaded when the command is used: all together take twice as long to load
+    as `run` alone."""
+
+    def __init__(self, *, module: str, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._module = module
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Have the module say what its arguments are, and read them."""
+        importlib.import_module(f"mailserver.commands.{self._module}").add(self)
+        return super().parse_known_args(args, namespace)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -187,7 +182,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="waku-mailserver", description="A mailserver for Waku v1 networks.")
     parser.add_argument("--version", action="version", version=f"waku-mailserver {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, add, help_text, description in COMMANDS:
-        add(commands.add_parser(name, help=help_text, description=description or f"{help_text.capitalize()}."))
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=CommandParser)
+    for name, module, help_text, description in COMMANDS:
+        told = description or f"{help_text.capitalize()}."
+        commands.add_parser(name, module=module, help=help_text, description=told)
     return parser

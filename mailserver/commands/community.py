@@ -17,7 +17,7 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Take the commands of `community`."""
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=argparse.ArgumentParser)
     for name, add_arguments, help_text, description in COMMANDS:
         add_arguments(
             commands.add_parser(name, help=help_text, description=description or f"{help_text.capitalize()}.")

@@ -4,13 +4,12 @@ A node that is asked for is one that does not answer: exit code 1 then tells tha
 they were not.
 """
 
-import argparse
 import os
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
@@ -58,18 +57,29 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "add"),
+    "name",
     [
-        *((name, add) for name, add, *_ in cli.COMMANDS if name not in ("run", "gateway", "community")),
-        *((f"community {name}", add) for name, add, *_ in community.COMMANDS if name != "serve"),
+        *(name for name, *_ in cli.COMMANDS if name not in ("run", "gateway", "community")),
+        *(f"community {name}" for name, *_ in community.COMMANDS if name != "serve"),
     ],
 )
-def test_every_command_that_ends_takes_json(name: str, add: Callable[[argparse.ArgumentParser], None]) -> None:
-    parser = argparse.ArgumentParser(prog=name)
+def test_every_command_that_ends_takes_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([*name.split(), "--help"])
 
-    add(parser)
+    assert "--json" in capsys.readouterr().out
 
-    assert "--json" in parser.format_help()
+
+@pytest.mark.parametrize("arguments", [["--version"], ["run", "--help"], ["status", "--help"]])
+def test_command_loads_no_other_command(arguments: list[str]) -> None:
+    code = (
+        "import contextlib, sys; from mailserver.commands.cli import COMMANDS, main\n"
+        f"with contextlib.suppress(SystemExit): main({arguments!r})\n"
+        "print('loaded:', *(name for name, module, *_ in COMMANDS if f'mailserver.commands.{module}' in sys.modules))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert shown.splitlines()[-1].split() == ["loaded:", *arguments[:-1]]
 
 
 @pytest.fixture
