@@ -107,6 +107,20 @@ class Server:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
+    def dump(self, schema: str) -> bytes:
+        """A backup of a schema, as pg_dump makes it."""
+        return subprocess.run(
+            [self._bin / "pg_dump", "-h", self.folder, "-U", USER, "-n", schema, "postgres"],
+            check=True,
+            capture_output=True,
+        ).stdout
+
+    def restore(self, schema: str, dump: bytes) -> None:
+        """Have a schema as it was in a backup."""
+        self.sql(f"DROP SCHEMA {schema} CASCADE")
+        options = ("-X", "-q", "-v", "ON_ERROR_STOP=1", "-h", self.folder, "-U", USER, "postgres")
+        subprocess.run([self._bin / "psql", *options], input=dump, check=True, capture_output=True)
+
     def _run(self, name: str, *arguments: str | Path, check: bool = True) -> int:
         done: subprocess.CompletedProcess[bytes] = subprocess.run(
             [self._bin / name, *arguments],
