@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mailserver.app.communities_config import COMMUNITIES
-from mailserver.app.config_sources import MAILSERVER, Sources
+from mailserver.app.config_sources import MAILSERVER, Sources, variable_of
 from mailserver.app.gateway_config import GATEWAY
 from mailserver.units import number_text
 from spark_export.options import LAST_OPTIONS, SCHEDULE_OPTIONS
@@ -90,8 +90,8 @@ def _example(variable: str, help_text: str, default: str) -> str:
 
 def _settings_examples(sources: Sources[Any]) -> Iterator[str]:
     for setting in sources.settings:
-        variable = f"{sources.prefix}{setting.name.upper()}"
-        if variable not in SET_BY_COMPOSE:
+        variable = variable_of(setting, sources.prefix)
+        if variable.startswith(sources.prefix) and variable not in SET_BY_COMPOSE:
             value = setting.default
             default = str(value).lower() if isinstance(value, bool) else _default(value)
             yield _example(variable, setting.metadata["help"], default)
