@@ -88,6 +88,7 @@ class World:
     acceptance: Acceptance
     metrics: Metrics
     store: Store
+    engine: Engine
     network_topic: str = NETWORK_TOPIC
     server: FeedServer = field(init=False)
     fault: Exception | None = None
@@ -185,11 +186,12 @@ async def running_world(
 ) -> AsyncIterator[World]:
     """Serve gateways on a store that an engine keeps, or in `folder`."""
     acceptance, feed, metrics = Acceptance(requirements or Requirements(0.0)), feed or Feed(), Metrics()
-    async with (engine or SqliteEngine(folder)).open() as store:
+    engine = engine or SqliteEngine(folder)
+    async with engine.open() as store:
         intake = Intake(
             store, acceptance, wall_clock or Clock(), feed=feed, limiter=RateLimiter(NO_LIMITS), metrics=metrics
         )
-        world = World(folder, feed, intake, acceptance, metrics, store, network_topic=network_topic)
+        world = World(folder, feed, intake, acceptance, metrics, store, engine, network_topic=network_topic)
         await world.start()
         try:
             yield world

@@ -150,6 +150,13 @@ class StoreDatabase:
             ((day,),) = self.select("SELECT min(reception_day) FROM counts")
         return None if day is None else int(day)
 
+    def last_reception(self) -> int | None:
+        """When it received its last envelope, in Unix seconds."""
+        with self.connected():
+            self.check_version()
+            ((last,),) = self.select("SELECT max(received) FROM envelopes")
+        return None if last is None else int(last)
+
     @contextlib.contextmanager
     def compaction_lock(self) -> Iterator[None]:
         """Be the one run that reads the store; nothing is pruned meanwhile.
