@@ -42,6 +42,7 @@ SET_BY_COMPOSE = {
 """Variables that docker-compose.yml sets itself, so that .env cannot set them."""
 
 IN_COMPOSE = {
+    "MAILSERVER_STORE": "The gateway and communities read it, too.",
     "MAILSERVER_ADVERTISE": "Set it: the default is good for this machine only.",
     "MAILSERVER_RPC": "No port of it is published.",
     "GATEWAY_NETWORK_TOPIC": "The same as MAILSERVER_NETWORK_TOPIC.",

@@ -21,7 +21,7 @@ from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.bloom import Interest
 from tests.store.postgres.looking import assert_sound
-from tests.store.postgres.server import new_schema, shared_server
+from tests.store.postgres.server import Server, new_schema, shared_server
 from tests.store.samples import EVER, EVERY_BYTE, FULL, NEWS, assert_counts_are_right, change
 
 EVERYTHING = Query(*EVER, FULL)
@@ -64,10 +64,10 @@ class SqliteEngine:
 
 
 class PostgresEngine:
-    """A store in a schema of its own, on the server that all of these tests share."""
+    """A store in a schema of its own, on the server that all of these tests share, or on another."""
 
-    def __init__(self, _: Path) -> None:
-        self._server = shared_server()
+    def __init__(self, _: Path, server: Server | None = None) -> None:
+        self._server = server or shared_server()
         self.schema = new_schema(self._server)
         self.url = self._server.url(self.schema)
 

@@ -4,6 +4,7 @@ PostgreSQL refuses to run as root. A test run that is root's runs it as the user
 """
 
 import atexit
+import contextlib
 import functools
 import itertools
 import os
@@ -84,6 +85,20 @@ class Server:
     def kill(self) -> None:
         """Kill all of its processes at once, as the end of the machine's power does."""
         self._end(signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Have it do nothing meanwhile, though it keeps its connections, and takes new ones."""
+        assert self._process is not None
+        connected = self.sql("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()").split()
+        pids = [self._process.pid, *map(int, connected)]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in reversed(pids):
+                os.kill(pid, signal.SIGCONT)
 
     def remove(self) -> None:
         """Stop it, and delete all that it has."""

@@ -209,3 +209,22 @@ async def test_what_is_archived_is_known_once_it_was_read(place: Place, log: Pos
     place.rows("INSERT INTO records VALUES ('archived', '{}')")
 
     assert (before, await was_archived()) == (False, True)
+
+
+async def test_user_who_may_only_read_may_follow(place: Place, store: PostgresStore) -> None:
+    user = f"reader_of_{place.schema}"
+    place.rows(
+        f"CREATE ROLE {user} LOGIN; GRANT USAGE ON SCHEMA {place.schema} TO {user}; "
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA {place.schema} TO {user}"
+    )
+    now = int(time.time())
+    some = [envelope(0), envelope(now - START)]  # of the last one, the partition is not there yet
+    await store.put(new(*some))
+
+    async with open_arrivals(place.url.replace("postgres@", f"{user}@"), DEFAULT_NETWORK_TOPIC) as log:
+        arrived = await log.after(BEFORE_ALL, 10, of=await store.identity())
+        places = [StoredPlace(each.arrival, each.envelope.created) for each in arrived.decode()[0]]
+        bodies = await log.read(places, 2, EVERY_BYTE)
+
+        assert [*bodies.raws.values()] == [each.raw for each in some]
+        assert await log.missing(places) == []
