@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mailserver.app.communities_config import COMMUNITIES
-from mailserver.app.config_sources import MAILSERVER, Sources
+from mailserver.app.config_sources import MAILSERVER, Sources, variable_of
 from mailserver.app.gateway_config import GATEWAY
 from mailserver.units import number_text
 from spark_export.options import LAST_OPTIONS, SCHEDULE_OPTIONS
@@ -42,6 +42,7 @@ SET_BY_COMPOSE = {
 """Variables that docker-compose.yml sets itself, so that .env cannot set them."""
 
 IN_COMPOSE = {
+    "MAILSERVER_STORE": "The gateway and communities read it, too.",
     "MAILSERVER_ADVERTISE": "Set it: the default is good for this machine only.",
     "MAILSERVER_RPC": "No port of it is published.",
     "GATEWAY_NETWORK_TOPIC": "The same as MAILSERVER_NETWORK_TOPIC.",
@@ -90,8 +91,8 @@ def _example(variable: str, help_text: str, default: str) -> str:
 
 def _settings_examples(sources: Sources[Any]) -> Iterator[str]:
     for setting in sources.settings:
-        variable = f"{sources.prefix}{setting.name.upper()}"
-        if variable not in SET_BY_COMPOSE:
+        variable = variable_of(setting, sources.prefix)
+        if variable.startswith(sources.prefix) and variable not in SET_BY_COMPOSE:
             value = setting.default
             default = str(value).lower() if isinstance(value, bool) else _default(value)
             yield _example(variable, setting.metadata["help"], default)

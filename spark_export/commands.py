@@ -31,11 +31,11 @@ from spark_export.communities import CommunitiesConfig, make_archives
 from spark_export.community_plan import missing_of
 from spark_export.compact import compact
 from spark_export.config import CompactConfig
-from spark_export.errors import ArchiveDamaged, ExportError
+from spark_export.errors import ArchiveDamaged
 from spark_export.full_disk import full_disk_told
 from spark_export.incidents import summary
 from spark_export.merge import merge
-from spark_export.places import Place, is_url, places_of
+from spark_export.places import Place, places_of
 from spark_export.recording import recorded
 from spark_export.report import gather
 from spark_export.report_page import as_html
@@ -151,18 +151,16 @@ def _acknowledge(arguments: argparse.Namespace) -> None:
 
 
 def _communities(arguments: argparse.Namespace) -> None:
-    if any(map(is_url, arguments.store)):
-        raise ExportError("history archives of communities are not made of a store in PostgreSQL yet")
-    stores = tuple(Path(store) for store in arguments.store)
+    stores, communities = tuple(places_of(arguments.store)), Path(arguments.communities)
     with recorded_upkeep(stores, Task.COMMUNITIES, explain), _spark(arguments) as spark:
         now = int(time.time())
         config = CommunitiesConfig(
-            Path(arguments.communities),
+            communities,
             stores,
             arguments.archive,
             settle_s=int(float(arguments.settle_hours) * SECONDS_PER_HOUR),
             period_s=max(1, int(float(arguments.range_days) * SECONDS_PER_DAY)),
-            missing=missing_of(stores, now),
+            missing=missing_of(stores, communities.parent, now),
         )
         report = make_archives(spark, config, now=now)
         _print(arguments, report.as_json(), report.as_words())

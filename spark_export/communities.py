@@ -35,6 +35,7 @@ from spark_export.community_encoding import CandidateRow, RangeWork, Skipped, ar
 from spark_export.community_plan import SETTLE_S, Due, plan_community
 from spark_export.community_rows import ArchivedPeriods, Database, Sources, oldest_held, read_rows
 from spark_export.errors import ExportError
+from spark_export.places import Place, address_of
 from spark_export.session import tasks_failures_told
 from spark_export.storage import open_storage
 from spark_export.store import oldest_day
@@ -57,7 +58,7 @@ class CommunitiesConfig:
     """
 
     communities: Path
-    stores: tuple[Path, ...]
+    stores: tuple[Place, ...]
     archive: str | None = None
     settle_s: int = SETTLE_S
     period_s: int = PERIOD_S
@@ -202,12 +203,12 @@ def _tasks(
     periods = None if archive is None or layout is None else ArchivedPeriods(archive, layout)
     first_days = [None if periods is None else periods.first_day, *map(oldest_day, config.stores)]
     days = [day for day in first_days if day is not None]
-    stores = tuple(Database(path, is_store=True) for path in config.stores)
+    stores = tuple(Database(address_of(place), is_store=True) for place in config.stores)
     tasks: list[RangeTask] = []
     for number, each in enumerate(communities):
-        holdings = Database(each.folder.holdings, is_store=False)
-        has_holdings = holdings.path.exists()
-        held_since = oldest_held(holdings) if has_holdings else None
+        holdings = Database(str(each.folder.holdings.absolute()), is_store=False)
+        has_holdings = each.folder.holdings.exists()
+        held_since = oldest_held(each.folder.holdings) if has_holdings else None
         received = [day * SECONDS_PER_DAY for day in days] + ([] if held_since is None else [held_since])
         plan = plan_community(number, each.community, each.published, min(received, default=None), due)
         each.report.waiting = [*plan.waiting]

@@ -6,7 +6,7 @@ the history begins no earlier than the first envelope that was received here may
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from mailserver.data_dir.running import is_running, was_run
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import Topic
 from spark_export.community_encoding import RangeWork
+from spark_export.places import Place
 from spark_export.store import last_reception
 
 SETTLE_S = 3600
@@ -109,21 +110,23 @@ def _keys(community: Community) -> Mapping[Topic, tuple[bytes, ...]]:
     return {topic: tuple(each) for topic, each in keys.items()}
 
 
-def missing_of(stores: Iterable[Path], now: int) -> tuple[TimeRange, ...]:
+def missing_of(stores: Sequence[Place], data_dir: Path, now: int) -> tuple[TimeRange, ...]:
     """The times of creation of which the mailservers of some stores still fetch envelopes, or will.
 
     What was missed is fetched first, and archived then (61/STATUS "Serving archives for missed messages"). While no
     mailserver runs, none has what is posted since the last reception of all, and they fetch that when they run again.
 
+    Args:
+        data_dir: that of the communities. Of the mailservers that share a database, its own is asked.
     Raises:
         CatchupError: what one of them says cannot be read.
         ExportError: a store cannot be read.
     """
-    paths = [*stores]
-    awaited = [each for store in paths for each in open_ledger(store.parent).awaited]
+    folders = {store: store.parent if isinstance(store, Path) else data_dir for store in stores}
+    awaited = [each for folder in dict.fromkeys(folders.values()) for each in open_ledger(folder).awaited]
     missing = [TimeRange(each.lower, each.upper + 1) for each in awaited]
-    of_mailservers = [store for store in paths if was_run(store.parent)]
-    if not any(is_running(store.parent) for store in of_mailservers):
+    of_mailservers = [store for store, folder in folders.items() if was_run(folder)]
+    if not any(is_running(folders[store]) for store in of_mailservers):
         received = [last for store in of_mailservers if (last := last_reception(store)) is not None]
         if received and max(received) < now:
             missing.append(TimeRange(max(received), now))

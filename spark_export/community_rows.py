@@ -1,8 +1,8 @@
 """The envelopes that may belong to a history archive, as a task reads them: from the Parquet archive, stores, holdings.
 
 The same envelope may come from several sources. Stores and holdings (`mailserver.community.owner.holdings`) have the
-same columns and indexes, and are read by the same short statements. Of the Parquet archive, only row groups are read
-that may have what is wanted.
+same columns and indexes, and are read by the same short statements, or by those for PostgreSQL that say the same. Of
+the Parquet archive, only row groups are read that may have what is wanted.
 """
 
 import contextlib
@@ -29,8 +29,9 @@ from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import Topic
 from spark_export.community_encoding import CandidateRow
 from spark_export.errors import ExportError
+from spark_export.places import database_at, is_url
 from spark_export.s3_rows import Wanted, rows_of_file
-from spark_export.store import connect
+from spark_export.store import connect, translated
 from spark_export.task_files import TaskFiles
 
 BATCH_ROWS = 4000
@@ -49,12 +50,28 @@ _IN_ORDER = f"{_OF_TOPIC} ORDER BY created, hash LIMIT {BATCH_ROWS}"
 _SELECT_KEYS = f"SELECT created, {_HASH}, x'' {_IN_ORDER}"
 _SELECT_ENVELOPES = f"SELECT created, {_HASH}, CAST(raw AS BLOB) {_IN_ORDER}"
 
+_HASH_THERE = f"CASE octet_length(hash) WHEN {HASH_PREFIX_BYTES} THEN hash END"
+_IN_ORDER_THERE = f"""
+    FROM envelopes
+    WHERE topic = $2 AND created >= $1::bigint * {SECONDS_PER_DAY} AND created < ($1::bigint + 1) * {SECONDS_PER_DAY}
+        AND (created, hash) > ($3, $4) AND created BETWEEN $5 AND $6
+    ORDER BY created, hash LIMIT {BATCH_ROWS}
+"""
+_THERE = {
+    _SELECT_KEYS: f"SELECT created, {_HASH_THERE}, ''::bytea {_IN_ORDER_THERE}",
+    _SELECT_ENVELOPES: f"SELECT created, {_HASH_THERE}, raw {_IN_ORDER_THERE}",
+}
+"""For each statement, the same one for PostgreSQL."""
+
+_Select = Callable[[str, Sequence[Any]], Sequence[Any]]
+"""Runs one of the statements above; returns its rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """A store, or the holdings of a community."""
+    """A store, or the holdings of a community. `address`: a path, or the URL of a store in PostgreSQL."""
 
-    path: Path
+    address: str
     is_store: bool
 
 
@@ -126,40 +143,38 @@ def read_rows(
         ArchiveError: the archive cannot be read.
     """
     for database in sources.databases:
-        with _connect(database) as connection:
-            yield from _of_database(connection, time_range, topics, holds, keys_only=keys_only)
+        with _selecting(database) as select:
+            yield from _of_database(select, time_range, topics, holds, keys_only=keys_only)
     if sources.files is not None:
         yield from _of_archive(sources.files, time_range, topics, holds, keys_only=keys_only)
 
 
-def oldest_held(database: Database) -> int | None:
+def oldest_held(holdings: Path) -> int | None:
     """When the first of the holdings was received, in Unix seconds; None if there are none.
 
     Raises:
         ExportError: they cannot be read.
     """
-    with _connect(database) as connection:
+    with _connect_holdings(holdings) as connection:
         ((received,),) = connection.execute("SELECT min(received) FROM envelopes")
     return None if received is None else int(received)
 
 
 def _of_database(
-    connection: sqlite3.Connection, time_range: TimeRange, topics: Sequence[Topic], holds: Holds, *, keys_only: bool
+    select: _Select, time_range: TimeRange, topics: Sequence[Topic], holds: Holds, *, keys_only: bool
 ) -> Iterator[CandidateRow]:
     statement = _SELECT_KEYS if keys_only else _SELECT_ENVELOPES
     between = time_range.lower, time_range.upper - 1
     for day in range(between[0] // SECONDS_PER_DAY, between[1] // SECONDS_PER_DAY + 1):
         for topic in topics:
-            for created, key, raw in _rows_of_day(connection, statement, day, topic, between):
+            for created, key, raw in _rows_of_day(select, statement, day, topic, between):
                 if key is not None and holds(topic, created) and (keys_only or _is_sound(created, topic, key, raw)):
                     yield CandidateRow(created, key, raw)
 
 
-def _rows_of_day(
-    connection: sqlite3.Connection, statement: str, day: int, topic: Topic, between: tuple[int, int]
-) -> Iterator[Any]:
+def _rows_of_day(select: _Select, statement: str, day: int, topic: Topic, between: tuple[int, int]) -> Iterator[Any]:
     after: tuple[int, bytes] = (-1, b"")
-    while rows := connection.execute(statement, (day, bytes(topic), *after, *between)).fetchall():
+    while rows := select(statement, (day, bytes(topic), *after, *between)):
         yield from rows
         if len(rows) < BATCH_ROWS:
             return
@@ -199,19 +214,33 @@ def _of_archive(
 
 
 @contextlib.contextmanager
-def _connect(database: Database) -> Iterator[sqlite3.Connection]:
-    """Open a store, or holdings, to read.
+def _selecting(database: Database) -> Iterator[_Select]:
+    """Read a store, or holdings.
 
     Raises:
         ExportError: it cannot be read.
     """
-    if database.is_store:
-        with connect(database.path) as connection:
-            yield connection
+    if is_url(database.address):
+        place = database_at(database.address)
+        with translated(), place.connected():
+            place.check_version()
+            yield lambda sql, parameters: place.select(_THERE[sql], *parameters)
         return
-    uri = f"file:{quote(str(database.path.absolute()))}?mode=ro"
+    path = Path(database.address)
+    with connect(path) if database.is_store else _connect_holdings(path) as connection:
+        yield lambda sql, parameters: connection.execute(sql, parameters).fetchall()
+
+
+@contextlib.contextmanager
+def _connect_holdings(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open holdings to read.
+
+    Raises:
+        ExportError: they cannot be read.
+    """
+    uri = f"file:{quote(str(path.absolute()))}?mode=ro"
     try:
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)) as connection:
             yield connection
     except sqlite3.Error as error:
-        raise ExportError(f"cannot read the holdings {database.path}: {error}") from error
+        raise ExportError(f"cannot read the holdings {path}: {error}") from error

@@ -141,13 +141,16 @@ def _network_topic(place: Place) -> str:
     return "" if row is None else str(row[0])
 
 
-def last_reception(path: Path) -> int | None:
+def last_reception(place: Place) -> int | None:
     """When a store received its last envelope, in Unix seconds; None if it is empty.
 
     Raises:
         ExportError: it cannot be read.
     """
-    with connect(path) as connection:
+    if not isinstance(place, Path):
+        with translated():
+            return place.last_reception()
+    with connect(place) as connection:
         ((last,),) = connection.execute("SELECT max(received) FROM envelopes")
     return None if last is None else int(last)
 

@@ -26,13 +26,12 @@ from mailserver.app.service_monitor import monitored
 from mailserver.community.folder import COMMUNITIES_FOLDER, make_communities_folder
 from mailserver.community.owner.service import OwnerService, OwnerSettings
 from mailserver.data_dir.folder import DataDirInUse
+from mailserver.data_dir.own_store import follow_own_store
 from mailserver.errors import StartupError
 from mailserver.feed_socket.client import FeedClient
 from mailserver.files import open_descriptor, read_holder, try_lock, write_holder
 from mailserver.live.intake import Clock
 from mailserver.metrics.communities import communities_registry
-from mailserver.store.sqlite.arrivals import open_arrivals
-from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.torrents.client import TorrentProcess
 
 log = logging.getLogger(__name__)
@@ -89,7 +88,7 @@ async def serve_communities(
         feed = FeedClient(config.data_dir)
         async with (
             TorrentProcess(config.torrents) as torrents,
-            open_arrivals(config.data_dir / STORE_FILE, config.network_topic) as arrivals,
+            follow_own_store(config.data_dir, config.network_topic, config.store) as arrivals,
         ):
             settings = owner_settings(config)
             owners = OwnerService(folder, torrents, feed, arrivals, settings, clock)

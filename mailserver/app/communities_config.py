@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from mailserver.app.config import LOG_LEVELS, Config, parse_address, setting
+from mailserver.app.config import LOG_LEVELS, STORE_VARIABLE, Config, parse_address, setting
+from mailserver.app.config_check import check_store
 from mailserver.app.config_sources import Sources
 from mailserver.app.logs import LogFormat
 from mailserver.errors import ConfigError
@@ -27,6 +28,13 @@ class CommunitiesConfig:
     """All settings of the process. Each field is a flag, an environment variable and a key of the file."""
 
     data_dir: Path = setting(Path("data"), "data directory, of which the folder communities has what is kept of them")
+    store: str = setting(
+        "",
+        "URL of the PostgreSQL database that the mailserver keeps its store in; the environment variable is the "
+        f"mailserver's, {STORE_VARIABLE} (default: a file in the data directory)",
+        secret=True,
+        variable=STORE_VARIABLE,
+    )
     network_topic: str = setting(
         DEFAULT_NETWORK_TOPIC, "pubsub topic of all messages here, the same as the mailserver's"
     )
@@ -112,6 +120,7 @@ def check_communities_config(config: CommunitiesConfig) -> None:
     for name in ("data_dir", "rpc_token_file"):
         if "\0" in str(getattr(config, name)):
             raise ConfigError(f"{name}: {str(getattr(config, name))!r} is not a path")
+    check_store(config.store)
     if config.rpc:
         parse_address("rpc", config.rpc)
     if not config.network_topic:

@@ -32,9 +32,18 @@ _PORT = re.compile("[0-9]{1,5}")
 _T = TypeVar("_T")
 
 
-def setting(default: Any, help_text: str, *, reloadable: bool = False, secret: bool = False) -> Any:
-    """A field of a class of settings. `secret`: it is not shown."""
-    return field(default=default, metadata={"help": help_text, "reloadable": reloadable, "secret": secret})
+STORE_VARIABLE = "MAILSERVER_STORE"
+"""The variable by which all programs of a data directory hear where its store is: a password is in one place, then."""
+
+
+def setting(default: Any, help_text: str, *, reloadable: bool = False, secret: bool = False, variable: str = "") -> Any:
+    """A field of a class of settings.
+
+    Args:
+        secret: it is not shown. variable: that of another program, which says it to this one, too; "": one of our own.
+    """
+    about = {"help": help_text, "reloadable": reloadable, "secret": secret, "variable": variable}
+    return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def check_config(config: Config) -> None:
     for name in ("data_dir", "rpc_token_file"):
         if "\0" in str(getattr(config, name)):
             raise ConfigError(f"{name}: {str(getattr(config, name))!r} is not a path")
-    _check_store(config)
+    check_store(config.store)
     if not 1 <= len(config.network_topic.encode("utf-8", "surrogateescape")) <= MAX_NETWORK_TOPIC_BYTES:
         raise ConfigError(f"network_topic: {config.network_topic!r} is not a pubsub topic")
     if _HOST.fullmatch(config.advertised_host) is None:
@@ -128,17 +128,11 @@ def check_config(config: Config) -> None:
         getattr(config, name)  # raises ConfigError if an entry is wrong
 
 
-def _check_store(config: Config) -> None:
-    """Check the URL of the store."""
-    if config.store and (not config.store.startswith(STORE_SCHEMES) or "\0" in config.store):
-        raise ConfigError("store: it is not a URL that begins with postgresql://")
-
-
-def check_engine(config: Config) -> None:
-    """Check that the daemon is not asked for what nothing does yet with a store in PostgreSQL.
+def check_store(url: str) -> None:
+    """Check the URL of a store, if there is one.
 
     Raises:
-        ConfigError: it is.
+        ConfigError: it is not allowed. It is not shown: there may be a password in it.
     """
-    if config.store and config.feed_socket:
-        raise ConfigError("feed_socket: the gateway does not read PostgreSQL yet: leave out --feed-socket, or --store")
+    if url and (not url.startswith(STORE_SCHEMES) or "\0" in url):
+        raise ConfigError("store: it is not a URL that begins with postgresql://")

@@ -26,6 +26,7 @@ class Sources(Generic[T]):
         self._kind = kind
         self._check = check
         self._fields = {setting.name: setting for setting in fields(cast(Any, kind))}
+        self._names = {variable_of(setting, prefix): name for name, setting in self._fields.items()}
         self.prefix = prefix
         self.config_variable = f"{prefix}CONFIG"
 
@@ -39,7 +40,8 @@ class Sources(Generic[T]):
 
         Args:
             flags: values by field name; None for a flag that was not given.
-            environment: all variables. Those with the prefix are read, except the one that names the file.
+            environment: all variables. Those with the prefix are read, except the one that names the file, and those of
+                other programs that say something to this one, too.
             file: a TOML file whose keys are the field names.
         Raises:
             ConfigError: a key is unknown, a value is of the wrong kind or out of range, or the file cannot be read. The
@@ -87,13 +89,18 @@ class Sources(Generic[T]):
     def _from_environment(self, environment: Mapping[str, str]) -> dict[str, Any]:
         values = {}
         for variable, text in sorted(environment.items()):
-            if not variable.startswith(self.prefix) or variable == self.config_variable:
+            name = self._names.get(variable)
+            if name is None:
+                if variable.startswith(self.prefix) and variable != self.config_variable:
+                    raise ConfigError(f"unknown environment variable {variable}")
                 continue
-            name = variable.removeprefix(self.prefix).lower()
-            if name not in self._fields:
-                raise ConfigError(f"unknown environment variable {variable}")
             values[name] = parse_value(variable, text, self._fields[name].type)
         return values
+
+
+def variable_of(setting: Field[Any], prefix: str) -> str:
+    """The environment variable of a setting, in a program whose own variables have this prefix."""
+    return setting.metadata["variable"] or f"{prefix}{setting.name.upper()}"
 
 
 def parse_value(where: str, text: str, kind: Any) -> Any:

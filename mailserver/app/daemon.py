@@ -21,7 +21,6 @@ from mailserver.api.methods import KNOWN_ERRORS, all_methods
 from mailserver.api.waku import Dialect
 from mailserver.app import policy
 from mailserver.app.config import Config
-from mailserver.app.config_check import check_engine
 from mailserver.app.control import CONTROL_ERRORS, ArchiveMethods, CatchupMethods, ControlSocket, StatusMethods
 from mailserver.app.history import History, open_history
 from mailserver.app.logs import RecentError, RecentErrors, recent_errors
@@ -70,11 +69,9 @@ async def run_daemon(config: Config, reload: Reload, clock: Clock = time.time) -
     Args:
         clock: the present, Unix seconds. All that is judged, stored, answered and shown goes by it.
     Raises:
-        ConfigError: nothing does with the engine of the store yet what the settings ask for.
         StartupError: the data directory, the key or the port cannot be used.
         StoreError: the store cannot be opened.
     """
-    check_engine(config)
     raise_file_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

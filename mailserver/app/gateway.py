@@ -21,6 +21,7 @@ from mailserver.app.history import open_archive
 from mailserver.app.process import background, listen, raise_file_limit
 from mailserver.app.service_monitor import monitored
 from mailserver.data_dir.gateway_files import gateway_locked, load_or_make_seed, write_addresses
+from mailserver.data_dir.own_store import follow_own_store
 from mailserver.feed_socket.client import FeedClient
 from mailserver.gateway.bridge import Bridge
 from mailserver.gateway.filter_service import FilterService, FilterSubscribe, OldFilter
@@ -41,9 +42,6 @@ from mailserver.libp2p.multiaddr import Multiaddr, Part
 from mailserver.libp2p.noise import NoiseKeys
 from mailserver.limits.admission import Admission, Allowlist
 from mailserver.metrics.gateway import Asked, GatewayCollector, GatewayFigures, GatewayMetrics
-from mailserver.store.sqlite.arrivals import open_arrivals
-from mailserver.store.sqlite.handoff import SqliteHandoff
-from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku2.metadata import Metadata
 from mailserver.waku2.protocols import ProtocolId
 from mailserver.waku2.subscriptions import SubscriptionLimits, Subscriptions
@@ -71,28 +69,30 @@ async def run_gateway(config: GatewayConfig) -> None:
         key = IdentityKey(load_or_make_seed(config.data_dir))
         feed = FeedClient(config.data_dir)
         metrics = GatewayMetrics()
-        store, index = config.data_dir / STORE_FILE, config.data_dir / INDEX_FILE
-        with open_archive(config, SqliteHandoff(store).was_archived, metrics) as archive:
-            async with (
-                open_arrivals(store, config.network_topic) as arrivals,
-                open_messages(index, arrivals, config.network_topic, archive=archive) as messages,
-            ):
-                gateway = Gateway(config, key, messages, feed, metrics)
-                metrics.registry.register(GatewayCollector(gateway.figures))
-                await gateway.live.begin()
-                async with (
-                    background(messages.follower.run(), failed=stop.set),
-                    background(feed.run(), failed=stop.set),
-                    background(gateway.live.run(), failed=stop.set),
-                    gateway.serve() as addresses,
-                    monitored(config.metrics, gateway.metrics.registry, gateway.problems),
-                ):
-                    write_addresses(config.data_dir, addresses)
-                    for address in addresses:
-                        log.info("listening address=%s", address)
-                    await stop.wait()
-                    log.info("stopping")
+        async with follow_own_store(config.data_dir, config.network_topic, config.store) as arrivals:
+            with open_archive(config, arrivals.was_archived, metrics) as archive:
+                index = config.data_dir / INDEX_FILE
+                async with open_messages(index, arrivals, config.network_topic, archive=archive) as messages:
+                    await _serve(Gateway(config, key, messages, feed, metrics), config, stop)
     log.info("stopped")
+
+
+async def _serve(gateway: "Gateway", config: GatewayConfig, stop: asyncio.Event) -> None:
+    """Serve clients until we are to stop."""
+    gateway.metrics.registry.register(GatewayCollector(gateway.figures))
+    await gateway.live.begin()
+    async with (
+        background(gateway.messages.follower.run(), failed=stop.set),
+        background(gateway.feed.run(), failed=stop.set),
+        background(gateway.live.run(), failed=stop.set),
+        gateway.serve() as addresses,
+        monitored(config.metrics, gateway.metrics.registry, gateway.problems),
+    ):
+        write_addresses(config.data_dir, addresses)
+        for address in addresses:
+            log.info("listening address=%s", address)
+        await stop.wait()
+        log.info("stopping")
 
 
 class Gateway:
@@ -109,8 +109,8 @@ class Gateway:
         """Put it together; `serve` listens."""
         self._config = config
         self._key = key
-        self._messages = messages
-        self._feed = feed
+        self.messages = messages
+        self.feed = feed
         self._addresses: tuple[Multiaddr, ...] = ()
         self.metrics = metrics
         allowed = Allowlist(config.allowed_networks)
@@ -191,10 +191,10 @@ class Gateway:
             subscribers=len(subscriptions),
             criteria=subscriptions.criteria,
             unread_bytes=self.host.unread_bytes,
-            unindexed=self._messages.follower.behind,
-            unindexed_periods=(self._messages.archived and self._messages.archived.owed) or 0,
-            damaged=self._messages.follower.damaged,
-            is_connected=self._feed.terms is not None,
+            unindexed=self.messages.follower.behind,
+            unindexed_periods=(self.messages.archived and self.messages.archived.owed) or 0,
+            damaged=self.messages.follower.damaged,
+            is_connected=self.feed.terms is not None,
             feed_missed=self.live.missed,
             refused_connections={refusal.name.lower(): count for refusal, count in self._admission.refused.items()},
         )
@@ -202,14 +202,14 @@ class Gateway:
     def problems(self) -> list[str]:
         """Why the gateway cannot do all of its work now."""
         problems = []
-        terms = self._feed.terms
+        terms = self.feed.terms
         if terms is None:
             problems.append("the mailserver is not connected: nothing is pushed, and nothing can be sent")
         elif terms.network_topic != self._config.network_topic:
             problems.append(f"the mailserver has another network topic: {terms.network_topic}")
-        if problem := self._messages.follower.problem:
+        if problem := self.messages.follower.problem:
             problems.append(f"history cannot be read: {problem}")
-        archived = self._messages.archived
+        archived = self.messages.archived
         if archived is not None:
             if problem := archived.problem:
                 problems.append(problem)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
-from mailserver.app.config import LOG_LEVELS, networks, parse_address, setting
-from mailserver.app.config_check import MAX_ARCHIVE_READS
+from mailserver.app.config import LOG_LEVELS, STORE_VARIABLE, networks, parse_address, setting
+from mailserver.app.config_check import MAX_ARCHIVE_READS, check_store
 from mailserver.app.config_sources import Sources
 from mailserver.app.logs import LogFormat
 from mailserver.errors import ConfigError, DecodeError
@@ -42,6 +42,13 @@ class GatewayConfig:
     """All settings of the gateway. Each field is a flag, an environment variable and a key of the file."""
 
     data_dir: Path = setting(Path("data"), "data directory of the mailserver, which must run with --feed-socket")
+    store: str = setting(
+        "",
+        "URL of the PostgreSQL database that the mailserver keeps its store in; the environment variable is the "
+        f"mailserver's, {STORE_VARIABLE} (default: a file in the data directory)",
+        secret=True,
+        variable=STORE_VARIABLE,
+    )
     network_topic: str = setting(
         DEFAULT_NETWORK_TOPIC, "pubsub topic of all messages here, the same as the mailserver's"
     )
@@ -163,6 +170,7 @@ def check_gateway_config(config: GatewayConfig) -> None:
     """
     if "\0" in str(config.data_dir):
         raise ConfigError(f"data_dir: {str(config.data_dir)!r} is not a path")
+    check_store(config.store)
     if config.shard is None:
         raise ConfigError(
             f"network_topic: {config.network_topic!r} is not /waku/2/rs/CLUSTER/SHARD, which clients are told"

@@ -16,7 +16,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Each setting is also an environment variable (--torrent-listen: COMMUNITIES_TORRENT_LISTEN) and a key of the "
         "file (torrent_listen). Flags override variables, and variables override the file. COMMUNITIES_CONFIG is the "
-        "variable of --config."
+        "variable of --config, MAILSERVER_STORE that of --store."
     )
     add_settings(parser, sources=COMMUNITIES)
     parser.set_defaults(command=_serve)

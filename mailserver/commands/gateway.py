@@ -19,7 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Each setting is also an environment variable (--max-clients: GATEWAY_MAX_CLIENTS) and a key of the file "
         "(max_clients). Flags override variables, and variables override the file. GATEWAY_CONFIG is the variable of "
-        "--config."
+        "--config, MAILSERVER_STORE that of --store."
     )
     add_settings(parser, sources=GATEWAY)
     parser.set_defaults(command=_run)

@@ -16,8 +16,10 @@ from mailserver.data_dir.folder import ENODE_FILE
 from mailserver.errors import StartupError
 from mailserver.files import write_atomically
 from mailserver.handoff.json_records import field_of, read_record
+from mailserver.store.arrivals import ArrivalLog
 from mailserver.store.interface import StoreStats
 from mailserver.store.message_ids import StoreWithIds
+from mailserver.store.sqlite.arrivals import open_arrivals
 from mailserver.store.sqlite.damage import how_it_is_gone
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store, read_stats
@@ -70,6 +72,28 @@ async def read_own_stats(data_dir: Path, url: str = "") -> StoreStats:
     from mailserver.store.postgres.store import read_stats as read_in_database  # noqa: PLC0415 - as below
 
     return await read_in_database(url)
+
+
+@contextlib.asynccontextmanager
+async def follow_own_store(data_dir: Path, network_topic: str, url: str = "") -> AsyncIterator[ArrivalLog]:
+    """Follow the store of a data directory from another process than the daemon, whether that runs or not, and whether
+    there is a store yet or not.
+
+    Args:
+        url: as for `open_own_store`.
+        network_topic: to which the message ids of envelopes must belong.
+    Raises:
+        StartupError: the driver for the database is not installed.
+    """
+    if not url:
+        async with open_arrivals(data_dir / STORE_FILE, network_topic) as of_file:
+            yield of_file
+        return
+    check_driver()
+    from mailserver.store.postgres.arrivals import open_arrivals as open_arrivals_in_database  # noqa: PLC0415 - as below
+
+    async with open_arrivals_in_database(url, network_topic) as of_database:
+        yield of_database
 
 
 def check_it_is_a_file(url: str, instead: str) -> None:

@@ -4,9 +4,8 @@ import asyncio
 from importlib.util import find_spec
 
 from mailserver.app.config import Config
-from mailserver.app.config_check import check_engine
 from mailserver.doctor.findings import Finding, ok, problem, warning
-from mailserver.errors import ConfigError, StoreError
+from mailserver.errors import StoreError
 
 _CHECK = "database"
 
@@ -15,15 +14,9 @@ def check_database(config: Config) -> list[Finding]:
     """Check that the database can keep the store; nothing if the store is a file."""
     if not config.store:
         return []
-    findings = []
-    try:
-        check_engine(config)
-    except ConfigError as error:
-        findings.append(problem("settings", str(error), "until then, keep the store in a file"))
     if find_spec("asyncpg") is None:
-        advice = "pip install 'waku-mailserver[postgres]'"
-        return [*findings, problem(_CHECK, "asyncpg is not installed", advice)]
-    return [*findings, *_look(config.store)]
+        return [problem(_CHECK, "asyncpg is not installed", "pip install 'waku-mailserver[postgres]'")]
+    return _look(config.store)
 
 
 def _look(url: str) -> list[Finding]:

@@ -2,7 +2,8 @@
 not.
 
 Whoever follows keeps a place in this order (`store.message_ids.Arrival`), which is at the same time what names an
-envelope of this store. Both hold for one store, which has an identity; a file that took its place has another.
+envelope of this store. Both hold for one store, which has an identity; a file that took its place has another, and so
+has another database.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -15,7 +16,8 @@ from mailserver.waku.envelope import Envelope, EnvelopeHash
 
 
 class OtherStore(StoreError):
-    """The store has another identity than its arrivals were to be of: what is known of those holds no longer.
+    """The store has another identity than its arrivals were to be of, or was set back to before one of them: what is
+    known of those holds no longer.
 
     Args:
         identity: that of the store that is there.
@@ -27,6 +29,14 @@ class OtherStore(StoreError):
 
     def __str__(self) -> str:
         return f"another store is there, of identity {self.identity}"
+
+
+class StoredPlace(NamedTuple):
+    """The place of an envelope, and when it was created, in Unix seconds; None: that is not known, and it takes longer
+    to look for it."""
+
+    arrival: Arrival
+    created: int | None
 
 
 class ArrivedEnvelope(NamedTuple):
@@ -80,7 +90,11 @@ class Bodies(NamedTuple):
 
 
 class ArrivalLog(Protocol):
-    """The envelopes of one place where a store is, whichever store that is at the moment."""
+    """The envelopes of one place where a store is, whichever store that is at the moment.
+
+    It is there whether the store can be reached or not: whatever is asked meanwhile is answered with an error in time,
+    and once the store is back, with what it has.
+    """
 
     async def after(self, arrival: Arrival, limit: int, *, of: str) -> Arrived:
         """Read the first `limit` envelopes after a place, fewer if they are long.
@@ -97,7 +111,7 @@ class ArrivalLog(Protocol):
 
     async def read(
         self,
-        arrivals: Sequence[Arrival],
+        places: Sequence[StoredPlace],
         whole: int,
         max_bytes: int,
         *,
@@ -115,9 +129,13 @@ class ArrivalLog(Protocol):
             StoreError: the store cannot be read.
         """
 
-    async def missing(self, arrivals: Sequence[Arrival], *, payer: Payer = OURSELVES) -> list[Arrival]:
+    async def missing(self, places: Sequence[StoredPlace], *, payer: Payer = OURSELVES) -> list[Arrival]:
         """Which of these envelopes are not there.
 
         Raises:
             StoreError: the store cannot be read.
         """
+
+    def was_archived(self) -> bool:
+        """Whether envelopes of the store were ever archived, as far as is known. It may wait for the disk: call it in a
+        thread."""

@@ -17,6 +17,7 @@ SETTINGS: dict[str, tuple[str, str, object]] = {
     "data_dir": ("/srv/waku", '"/srv/waku"', Path("/srv/waku")),
     "network_topic": ("/waku/2/rs/16/32", '"/waku/2/rs/16/32"', "/waku/2/rs/16/32"),
     "password": ("secret", '"secret"', "secret"),
+    "store": ("postgresql://mail@db/mail", '"postgresql://mail@db/mail"', "postgresql://mail@db/mail"),
     "torrent_listen": ("[::1]:7000", '"[::1]:7000"', "[::1]:7000"),
     "torrent_upload": ("1000", "1000", 1000),
     "torrent_download": ("2000", "2000", 2000),
@@ -62,9 +63,10 @@ def test_defaults_are_allowed_and_those_of_the_torrent_process() -> None:
 def test_setting_is_read_from_the_environment_and_from_a_file(name: str, tmp_path: Path) -> None:
     text, toml, value = SETTINGS[name]
     (tmp_path / "communities.toml").write_text(f"{name} = {toml}\n")
+    variable = "MAILSERVER_STORE" if name == "store" else f"COMMUNITIES_{name.upper()}"
 
     for config in (
-        COMMUNITIES.load({}, {f"COMMUNITIES_{name.upper()}": text}, None),
+        COMMUNITIES.load({}, {variable: text}, None),
         COMMUNITIES.load({}, NOTHING, tmp_path / "communities.toml"),
     ):
         assert getattr(config, name) == value != getattr(CommunitiesConfig(), name)

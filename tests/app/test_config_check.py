@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.app.config import Config
 from mailserver.app.config_check import (
     MAX_ARCHIVE_READS,
     MAX_DAYS,
@@ -13,12 +12,10 @@ from mailserver.app.config_check import (
     MAX_RATE,
     MAX_REQUEST_POW,
     MIN_RETENTION_BYTES,
-    check_engine,
 )
 from mailserver.app.config_sources import MAILSERVER
 from mailserver.catchup.catchup import MAX_SOURCES
 from mailserver.codec.keys import Enode
-from mailserver.errors import ConfigError
 from mailserver.waku.packets import MAX_TOPIC_INTEREST
 from tests.app.settings import ENODES, NODE_ID, NOTHING, SETTINGS, refusal
 from tests.pairs import private_key
@@ -210,10 +207,3 @@ def test_listen_host_that_no_enode_can_name_needs_another_to_advertise() -> None
 @pytest.mark.parametrize("url", ["mailserver.db", "sqlite:///mail", "http://db/mail", "postgresql://db/a\0b"])
 def test_store_is_a_url_of_postgresql_which_the_refusal_does_not_show(url: str) -> None:
     assert refusal({"store": url}) == "store: it is not a URL that begins with postgresql://"
-
-
-def test_gateway_which_cannot_read_a_database_yet_is_refused_with_one() -> None:
-    check_engine(Config(feed_socket=True))
-    check_engine(Config(store="postgresql:///mail", archive="archive"))
-    with pytest.raises(ConfigError, match=r"^feed_socket: the gateway does not read PostgreSQL yet"):
-        check_engine(Config(store="postgresql:///mail", feed_socket=True))

@@ -19,6 +19,7 @@ NOTHING: dict[str, str] = {}
 # Of each setting: the text in the environment, the TOML, and the value that both mean; none is the default.
 SETTINGS: dict[str, tuple[str, str, object]] = {
     "data_dir": ("/srv/waku", '"/srv/waku"', Path("/srv/waku")),
+    "store": ("postgresql://mail@db/mail", '"postgresql://mail@db/mail"', "postgresql://mail@db/mail"),
     "network_topic": ("/waku/2/rs/16/32", '"/waku/2/rs/16/32"', "/waku/2/rs/16/32"),
     "archive": ("s3://bucket/archive", '"s3://bucket/archive"', "s3://bucket/archive"),
     "archive_reads": ("3", "3", 3),
@@ -80,7 +81,8 @@ def test_table_of_this_test_names_every_setting_and_each_says_what_it_is() -> No
 def test_setting_is_read_from_the_environment(name: str) -> None:
     text, _, value = SETTINGS[name]
 
-    config = GATEWAY.load({}, {f"GATEWAY_{name.upper()}": text, "MAILSERVER_MAX_PEERS": "none of ours"}, None)
+    variable = "MAILSERVER_STORE" if name == "store" else f"GATEWAY_{name.upper()}"
+    config = GATEWAY.load({}, {variable: text, "MAILSERVER_MAX_PEERS": "none of ours"}, None)
 
     assert getattr(config, name) == value != getattr(GatewayConfig(), name)
     assert type(getattr(config, name)) is type(getattr(GatewayConfig(), name))
@@ -100,6 +102,11 @@ def test_setting_is_read_from_the_file(name: str, tmp_path: Path) -> None:
 def test_unknown_variable_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown environment variable GATEWAY_MAX_PEERS"):
         GATEWAY.load({}, {"GATEWAY_MAX_PEERS": "1", "GATEWAY_CONFIG": "gateway.toml"}, None)
+
+
+def test_store_is_the_mailservers_and_has_no_variable_of_its_own() -> None:
+    with pytest.raises(ConfigError, match="unknown environment variable GATEWAY_STORE"):
+        GATEWAY.load({}, {"GATEWAY_STORE": "postgresql:///mail"}, None)
 
 
 # What is refused

@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 
 from mailserver.data_dir import own_store
-from mailserver.data_dir.own_store import RECORD_FILE, check_it_is_a_file, open_own_store, read_own_stats
+from mailserver.data_dir.own_store import (
+    RECORD_FILE,
+    check_it_is_a_file,
+    follow_own_store,
+    open_own_store,
+    read_own_stats,
+)
 from mailserver.errors import StartupError, StoreError
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.store.message_ids import BEFORE_ALL
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.mailservers import fill, make_envelopes
 from tests.store.postgres.server import new_schema, shared_server
@@ -202,6 +209,19 @@ async def test_database_needs_its_driver(tmp_path: Path, monkeypatch: pytest.Mon
 
     with pytest.raises(StartupError, match=r"asyncpg is not installed: pip install 'waku-mailserver\[postgres\]'"):
         await start_in_database(tmp_path, "postgresql:///mail")
+
+
+async def test_whoever_follows_a_store_needs_the_driver_for_a_database_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_store, "find_spec", lambda name: None)
+
+    async with follow_own_store(tmp_path, DEFAULT_NETWORK_TOPIC) as log:
+        with pytest.raises(StoreError, match="there is none"):
+            await log.after(BEFORE_ALL, 1, of="")
+    with pytest.raises(StartupError, match=r"asyncpg is not installed: pip install 'waku-mailserver\[postgres\]'"):
+        async with follow_own_store(tmp_path, DEFAULT_NETWORK_TOPIC, "postgresql:///mail"):
+            pass
 
 
 async def test_what_is_for_files_names_what_is_for_databases() -> None:

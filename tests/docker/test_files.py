@@ -7,7 +7,7 @@ import pytest
 
 from docs.settings import SET_BY_COMPOSE
 from mailserver.app.communities_config import COMMUNITIES
-from mailserver.app.config_sources import MAILSERVER, Sources, parse_value
+from mailserver.app.config_sources import MAILSERVER, Sources, parse_value, variable_of
 from mailserver.app.gateway_config import GATEWAY
 from spark_export.options import LAST_OPTIONS, SCHEDULE_OPTIONS
 from tests.docker.stack import REPOSITORY
@@ -32,8 +32,9 @@ PINNED = re.compile(r"[a-z/]+:v?\d+\.\d+\.\d+(-[a-z-]+)?")
 
 @pytest.mark.parametrize("sources", [MAILSERVER, GATEWAY, COMMUNITIES], ids=["mailserver", "gateway", "communities"])
 def test_every_setting_of_a_program_is_in_the_example_with_its_default(sources: Sources[Any]) -> None:
-    variables = {f"{sources.prefix}{field.name.upper()}": field for field in sources.settings}
-    settings = {variable: field for variable, field in variables.items() if variable not in FIXED}
+    variables = {variable_of(field, sources.prefix): field for field in sources.settings}
+    own = {variable: field for variable, field in variables.items() if variable.startswith(sources.prefix)}
+    settings = {variable: field for variable, field in own.items() if variable not in FIXED}
 
     shown = {name for name in SETTINGS if name.startswith(sources.prefix)}
 

@@ -115,13 +115,6 @@ def test_missing_driver_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_what_cannot_read_a_database_is_a_problem(durable: Server) -> None:
-    findings = found(Config(store=durable.url(), feed_socket=True))
-
-    assert findings["settings"].verdict is Verdict.PROBLEM
-    assert "the gateway does not read PostgreSQL yet" in findings["settings"].text
-
-
 @pytest.mark.parametrize("what", ["no driver", "no database", "no store"])
 def test_archive_of_a_database_that_cannot_be_asked_is_no_second_problem(
     durable: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str

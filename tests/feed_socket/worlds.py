@@ -18,10 +18,10 @@ from mailserver.metrics.registry import Metrics
 from mailserver.net.unix_socket import short_path
 from mailserver.store.interface import Store
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import open_store
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.envelope import Envelope
 from tests.mailservers import NO_LIMITS, Clock, make_envelope
+from tests.store.engines import Engine, SqliteEngine
 from tests.waiting import DEADLINE_S
 
 NETWORK_TOPIC = "/waku/2/rs/16/32"
@@ -88,6 +88,7 @@ class World:
     acceptance: Acceptance
     metrics: Metrics
     store: Store
+    engine: Engine
     network_topic: str = NETWORK_TOPIC
     server: FeedServer = field(init=False)
     fault: Exception | None = None
@@ -181,14 +182,16 @@ async def running_world(
     feed: Feed | None = None,
     wall_clock: Callable[[], float] | None = None,
     network_topic: str = NETWORK_TOPIC,
+    engine: Engine | None = None,
 ) -> AsyncIterator[World]:
-    """Serve gateways on a store in `folder`."""
+    """Serve gateways on a store that an engine keeps, or in `folder`."""
     acceptance, feed, metrics = Acceptance(requirements or Requirements(0.0)), feed or Feed(), Metrics()
-    async with open_store(folder / STORE_FILE) as store:
+    engine = engine or SqliteEngine(folder)
+    async with engine.open() as store:
         intake = Intake(
             store, acceptance, wall_clock or Clock(), feed=feed, limiter=RateLimiter(NO_LIMITS), metrics=metrics
         )
-        world = World(folder, feed, intake, acceptance, metrics, store, network_topic=network_topic)
+        world = World(folder, feed, intake, acceptance, metrics, store, engine, network_topic=network_topic)
         await world.start()
         try:
             yield world

@@ -7,6 +7,7 @@ import pytest
 
 from tests.gateway.worlds import Gateway, running_gateway
 from tests.loops import on_both_loops_in
+from tests.store.engines import ENGINES
 
 pytest_asyncio_loop_factories = on_both_loops_in(
     "test_transport.py",
@@ -20,7 +21,8 @@ pytest_asyncio_loop_factories = on_both_loops_in(
 
 
 @pytest.fixture
-async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
-    """A gateway on an empty store."""
-    async with running_gateway(tmp_path) as gateway:
+async def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Gateway]:
+    """A gateway on an empty store: a file, or of each engine in turn (`worlds.on_each_engine`)."""
+    engine = ENGINES[getattr(request, "param", "sqlite")](tmp_path)
+    async with running_gateway(tmp_path, engine=engine) as gateway:
         yield gateway

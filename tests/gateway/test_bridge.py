@@ -18,7 +18,7 @@ from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, decode_envelope
 from mailserver.waku2.codes import LightPushStatus as Status
 from mailserver.waku2.store_query import StoreQueryRequest
-from tests.gateway.worlds import NEWS_TOPIC, TOPIC, TTL, Gateway, message, running_gateway
+from tests.gateway.worlds import NEWS_TOPIC, TOPIC, TTL, Gateway, message, on_each_engine, running_gateway
 from tests.mailservers import NEWS, NOW, SPORT
 from tests.store.samples import change, rows
 from tests.waiting import turns, until
@@ -123,6 +123,7 @@ async def test_sender_that_gives_up_stops_nobody_else(gateway: Gateway) -> None:
     assert len(envelopes(gateway)) == 1
 
 
+@on_each_engine
 async def test_message_has_one_hash_in_push_and_store_and_cursor(gateway: Gateway) -> None:
     sent = message(1, meta=b"m" * 64, version=0)
     name = sent.hash(TOPIC)

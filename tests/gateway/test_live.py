@@ -14,7 +14,7 @@ from mailserver.live.feed import Feed
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.envelope import Envelope
 from tests.gateway.clients import LightClient
-from tests.gateway.worlds import NEWS_TOPIC, TOPIC, Gateway, mapped, message, running_gateway
+from tests.gateway.worlds import NEWS_TOPIC, TOPIC, Gateway, mapped, message, on_each_engine, running_gateway
 from tests.mailservers import NOW, SPORT, make_envelope, stored
 from tests.store.samples import change, make_store
 from tests.waiting import turns, until
@@ -59,6 +59,7 @@ async def feed_cut(gateway: Gateway) -> AsyncIterator[None]:
 # The feed
 
 
+@on_each_engine
 async def test_what_is_accepted_is_pushed_once_and_in_order(gateway: Gateway) -> None:
     some = envelopes(300)
     async with subscriber(gateway) as client:
@@ -112,6 +113,7 @@ async def test_index_that_fails_ends_nothing_and_its_messages_are_pushed_later(
 # Gaps
 
 
+@on_each_engine
 async def test_what_the_feed_has_left_out_is_pushed_from_the_store_before_what_is_live(gateway: Gateway) -> None:
     async with subscriber(gateway) as client:
         await gateway.accept(*envelopes(10))
@@ -158,6 +160,7 @@ async def test_what_gets_into_the_store_only_after_the_gap_is_pushed_too(
         assert await hear(client, 2) == [make_envelope(1).data, make_envelope(2).data]
 
 
+@on_each_engine
 async def test_only_what_is_fresh_is_pushed_from_the_store(gateway: Gateway) -> None:
     old, fresh = live_module.FRESH_S + 1, live_module.FRESH_S
     async with subscriber(gateway) as client:
@@ -238,6 +241,7 @@ async def test_store_that_was_replaced_is_gone_on_from(gateway: Gateway) -> None
         assert (await hear(client, 6))[5:] == [make_envelope(9).data]
 
 
+@on_each_engine
 async def test_message_of_a_client_of_v2_is_pushed_under_its_own_hash_once(gateway: Gateway) -> None:
     sent = message(1, meta=b"meta", version=0)
     async with subscriber(gateway) as client:

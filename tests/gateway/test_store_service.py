@@ -16,7 +16,7 @@ from mailserver.ids.envelopes import NS, content_topic_of, envelope_muid
 from mailserver.ids.muid import muid
 from mailserver.ids.waku_message import WakuMessage
 from mailserver.metrics.gateway import Asked
-from mailserver.store.retention import Surplus
+from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.envelope import Envelope
 from mailserver.waku2.codes import StoreStatus as Status
@@ -24,7 +24,7 @@ from mailserver.waku2.protocols import ProtocolId
 from mailserver.waku2.store_query import StoreQueryRequest, StoreQueryResponse
 from mailserver.waku2.store_rules import DEFAULT_PAGE_ENTRIES, MAX_PAGE_ENTRIES
 from tests.gateway.clients import LightClient
-from tests.gateway.worlds import NEWS_TOPIC, TOPIC, Gateway, mapped, message, running_gateway
+from tests.gateway.worlds import NEWS_TOPIC, TOPIC, Gateway, mapped, message, on_each_engine, running_gateway
 from tests.mailservers import NOW, SPORT, make_envelope, stored
 from tests.store.samples import change, make_store
 
@@ -187,13 +187,14 @@ async def test_walk_by_cursor_is_the_whole_history_in_ascending_pages(tmp_path: 
     assert [each for page in whole for each in page] == in_order(some)
 
 
+@on_each_engine
 async def test_walk_goes_on_where_it_was_whatever_arrives_and_goes(gateway: Gateway) -> None:
     some = envelopes(30)
     await gateway.accept(*some[:20])
     async with gateway.client() as client:
         first = await ask(client, replace(ALL, pagination_limit=10))
         await gateway.accept(*some[20:])
-        await gateway.daemon.store.prune(Surplus(2**33, 12))
+        await gateway.daemon.store.prune(Surplus(END_OF_TIME, 12))
         rest = await walk(client, replace(ALL, pagination_limit=10, pagination_cursor=first.pagination_cursor))
 
     assert [each for page in rest for each in page] == in_order(some)[12:]
@@ -323,6 +324,7 @@ async def test_line_of_a_query_says_neither_who_nor_about_what(
     assert gateway.scraped("gateway_store_query_seconds_count") == 1.0
 
 
+@on_each_engine
 async def test_what_was_confirmed_is_found_at_once(gateway: Gateway) -> None:
     async with gateway.client() as client:
         for number in range(20):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client.exposition import generate_latest
 
 from mailserver.feed_socket.client import FeedClient
@@ -31,8 +32,6 @@ from mailserver.ids.waku_message import WakuMessage
 from mailserver.limits.admission import EMPTY_ALLOWLIST, Admission, AdmissionLimits
 from mailserver.live.feed import Feed
 from mailserver.metrics.gateway import Asked, GatewayMetrics
-from mailserver.store.sqlite.arrivals import open_arrivals
-from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.acceptance import Requirements
 from mailserver.waku.envelope import Envelope, Topic
 from mailserver.waku2.metadata import Metadata
@@ -43,11 +42,15 @@ from tests.gateway.clients import LightClient, connected
 from tests.libp2p.names import LISTENER, identity, noise_keys
 from tests.mailservers import NEWS, NOW, Clock
 from tests.pairs import digest
+from tests.store.engines import EACH_ENGINE, Engine, SqliteEngine
 from tests.waiting import until
 
 TTL = 50
 NEWS_TOPIC = content_topic_of(NEWS)
 TOPIC = DEFAULT_NETWORK_TOPIC
+
+on_each_engine = pytest.mark.parametrize("gateway", EACH_ENGINE, indirect=True)
+"""Of a test with the fixture `gateway`: its store is kept by each engine in turn."""
 
 
 @dataclass
@@ -97,15 +100,18 @@ async def running_gateway(
     limits: SubscriptionLimits | None = None,
     pow_share: float = 1.0,
     is_live: bool = True,
+    engine: Engine | None = None,
 ) -> AsyncIterator[Gateway]:
     """Serve clients on a free port.
 
     Args:
         is_live: whether the live feed is read; otherwise the test does that.
+        engine: what keeps the store; None: a file in `folder`.
     """
+    engine = engine or SqliteEngine(folder)
     async with (
-        running_world(folder, requirements=requirements, feed=feed, network_topic=TOPIC) as daemon,
-        open_arrivals(folder / STORE_FILE, TOPIC) as arrivals,
+        running_world(folder, requirements=requirements, feed=feed, network_topic=TOPIC, engine=engine) as daemon,
+        engine.follow(TOPIC) as arrivals,
         open_messages(folder / INDEX_FILE, arrivals, TOPIC) as messages,
     ):
         gateway = _made(daemon, messages, rates or {}, limits, pow_share)

@@ -107,16 +107,6 @@ def test_commands_say_what_they_know_of_a_database(server: Server, tmp_path: Pat
     assert all("the store is in a database" in done.stderr for done in refused)
 
 
-def test_gateway_which_cannot_read_a_database_yet_is_refused_at_the_start(tmp_path: Path) -> None:
-    store = ("--store", "postgresql:///mail?host=/nowhere")
-
-    done = run_command("run", "--data-dir", tmp_path / "data", *store, "--feed-socket")
-
-    assert done.returncode == 2
-    assert "the gateway does not read PostgreSQL yet" in done.stderr
-    assert not (tmp_path / "data").exists()
-
-
 def test_password_of_the_database_is_shown_nowhere(server: Server, tmp_path: Path) -> None:
     schema = new_schema(server)
     url = server.url(schema).replace("postgres@", "postgres:verysecret@")

@@ -124,7 +124,7 @@ async def test_missed_times_that_a_source_owes_are_awaited_with_their_last_secon
             ledger.account(NodeId(bytes(64))).add(Range(missed.lower, missed.upper + 50))
         await ledger.save()
 
-    assert missing_of(stores, 1000) == (TimeRange(5, 10), TimeRange(105, 110))
+    assert missing_of(stores, tmp_path, 1000) == (TimeRange(5, 10), TimeRange(105, 110))
 
 
 def test_while_no_mailserver_runs_what_is_posted_is_missed_until_one_runs_again(tmp_path: Path) -> None:
@@ -135,12 +135,12 @@ def test_while_no_mailserver_runs_what_is_posted_is_missed_until_one_runs_again(
     for store in stores[:2]:
         (store.parent / KEY_FILE).touch()
 
-    assert missing_of(stores, now) == (TimeRange(last[1], now),)
-    assert missing_of(stores[2:], now) == ()
+    assert missing_of(stores, tmp_path, now) == (TimeRange(last[1], now),)
+    assert missing_of(stores[2:], tmp_path, now) == ()
     with bind_private(stores[0].parent / CONTROL_FILE) as control:
         control.listen()
-        assert missing_of(stores, now) == ()
-    assert missing_of(stores, last[1]) == ()
+        assert missing_of(stores, tmp_path, now) == ()
+    assert missing_of(stores, tmp_path, last[1]) == ()
 
 
 def test_range_of_which_nobody_has_messages_any_more_does_not_wait_for_a_mailserver() -> None:

@@ -10,15 +10,19 @@ from typing import Protocol
 
 import pytest
 
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.store.arrivals import ArrivalLog
 from mailserver.store.interface import Query, Store
 from mailserver.store.message_ids import StoreWithIds
+from mailserver.store.postgres.arrivals import open_arrivals as open_postgres_arrivals
 from mailserver.store.postgres.store import open_store as open_postgres_store
+from mailserver.store.sqlite.arrivals import open_arrivals
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.bloom import Interest
 from tests.store.postgres.looking import assert_sound
-from tests.store.postgres.server import new_schema, shared_server
-from tests.store.samples import EVER, EVERY_BYTE, FULL, NEWS, assert_counts_are_right
+from tests.store.postgres.server import Server, new_schema, shared_server
+from tests.store.samples import EVER, EVERY_BYTE, FULL, NEWS, assert_counts_are_right, change
 
 EVERYTHING = Query(*EVER, FULL)
 NEWS_ONLY = Query(*EVER, Interest(topics=frozenset({NEWS})))
@@ -27,8 +31,14 @@ NEWS_ONLY = Query(*EVER, Interest(topics=frozenset({NEWS})))
 class Engine(Protocol):
     """One engine, and one store that it keeps."""
 
-    def open(self) -> AbstractAsyncContextManager[StoreWithIds]:
+    def open(self, network_topic: str = DEFAULT_NETWORK_TOPIC) -> AbstractAsyncContextManager[StoreWithIds]:
         """Open the store; make it first if there is none."""
+
+    def follow(self, network_topic: str = DEFAULT_NETWORK_TOPIC) -> AbstractAsyncContextManager[ArrivalLog]:
+        """Follow the store, as another process does."""
+
+    def change(self, statement: str) -> None:
+        """Change what is there behind the store's back, by a statement that all engines know."""
 
     def assert_sound(self) -> None:
         """What the engine keeps beside envelopes, such as counts, fits them."""
@@ -40,23 +50,35 @@ class SqliteEngine:
     def __init__(self, folder: Path) -> None:
         self._path = folder / STORE_FILE
 
-    def open(self) -> AbstractAsyncContextManager[StoreWithIds]:
-        return open_store(self._path)
+    def open(self, network_topic: str = DEFAULT_NETWORK_TOPIC) -> AbstractAsyncContextManager[StoreWithIds]:
+        return open_store(self._path, network_topic)
+
+    def follow(self, network_topic: str = DEFAULT_NETWORK_TOPIC) -> AbstractAsyncContextManager[ArrivalLog]:
+        return open_arrivals(self._path, network_topic)
+
+    def change(self, statement: str) -> None:
+        change(self._path, statement)
 
     def assert_sound(self) -> None:
         assert_counts_are_right(self._path)
 
 
 class PostgresEngine:
-    """A store in a schema of its own, on the server that all of these tests share."""
+    """A store in a schema of its own, on the server that all of these tests share, or on another."""
 
-    def __init__(self, _: Path) -> None:
-        self._server = shared_server()
+    def __init__(self, _: Path, server: Server | None = None) -> None:
+        self._server = server or shared_server()
         self.schema = new_schema(self._server)
         self.url = self._server.url(self.schema)
 
-    def open(self) -> AbstractAsyncContextManager[StoreWithIds]:
-        return open_postgres_store(self.url)
+    def open(self, network_topic: str = DEFAULT_NETWORK_TOPIC) -> AbstractAsyncContextManager[StoreWithIds]:
+        return open_postgres_store(self.url, network_topic)
+
+    def follow(self, network_topic: str = DEFAULT_NETWORK_TOPIC) -> AbstractAsyncContextManager[ArrivalLog]:
+        return open_postgres_arrivals(self.url, network_topic)
+
+    def change(self, statement: str) -> None:
+        self._server.sql(statement, self.schema)
 
     def assert_sound(self) -> None:
         assert_sound(self._server, self.schema)

@@ -52,6 +52,9 @@ SWEEP_PAUSE_S = 0.01
 ARCHIVE_REST_S = 60.0
 """How often to look what was published of the archive, while nothing is removed from the store."""
 
+UNSEEN_S = 60.0
+"""If the store was not looked at for so long, some of what arrived meanwhile may have been removed again."""
+
 MAX_DAMAGED = 10_000
 """How many messages are remembered whose envelopes were damaged since they were indexed."""
 
@@ -81,6 +84,8 @@ class Follower:
         self._stepping = asyncio.Lock()
         self._steps_begun = self._steps_done = 0
         self._last = progress.arrival
+        self._looked_at = asyncio.get_running_loop().time()
+        self._may_lack = False
         self._removals: str | None = None
         self._removed_until = 0
         self._swept: str | None = None
@@ -175,13 +180,11 @@ class Follower:
             log.info("messages of the store are indexed anew identity=%s", error.identity)
             begin = partial(begin_anew, identity=error.identity, network_topic=self._progress.network_topic)
             self._progress = await self._database.write(begin)
-            self._swept = None
+            self._removals = self._swept = None
             self._missing.clear()
             self._look_at_archive()
             arrived = await self._read()
-        if BEFORE_ALL < self._progress.arrival < arrived.first - 1:
-            # Some may have gone before they were indexed: of what only the archive has, more may be missing.
-            self._look_at_archive()
+        self._note_gaps(arrived)
         if arrived.end > self._progress.arrival:
             indexed = await self._database.write(partial(index, progress=self._progress, arrived=arrived))
             if indexed is None:  # it was already, for somebody who has not waited for it
@@ -192,7 +195,21 @@ class Follower:
         if self._removals is None:
             self._is_owing.set()
         self._last, self._removals, self._removed_until = arrived.last, arrived.removals, arrived.removed_until
+        if self._may_lack and not self.behind:
+            # Of what only the archive has, more may be missing.
+            self._may_lack = False
+            self._look_at_archive()
         self._steps_done = number
+
+    def _note_gaps(self, arrived: Arrived) -> None:
+        """Notice if some may have been removed from the store before they were indexed."""
+        now = asyncio.get_running_loop().time()
+        if BEFORE_ALL < self._progress.arrival < arrived.first - 1:
+            self._may_lack = True
+        elif self._removals not in (None, arrived.removals):
+            # What is removed need not be what arrived first: a day of creation goes at once.
+            self._may_lack |= self.behind > 0 or now - self._looked_at > UNSEEN_S
+        self._looked_at = now
 
     def _look_at_archive(self) -> None:
         """Have what was published of the archive indexed at once. Until then, it is not known what it has alone."""
@@ -250,7 +267,7 @@ class Follower:
             progress: how far the index had come when they were found. What was indexed since is left alone: it may have
                 been put into the store since then, under the same number, if that is another store.
         """
-        missing = {*await self._arrivals.missing([key.arrival for key in keys if key.arrival <= progress.arrival])}
+        missing = {*await self._arrivals.missing([key.stored for key in keys if key.arrival <= progress.arrival])}
         gone = [key for key in keys if key.arrival in missing]
         if gone:
             now = int(self._wall_clock())

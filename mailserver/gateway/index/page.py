@@ -32,7 +32,7 @@ from mailserver.gateway.index.search import (
 )
 from mailserver.gateway.index.values import MAX_PAGE_BYTES, MessagePage, StoredEntry
 from mailserver.ids.waku_message import MessageHash
-from mailserver.store.arrivals import ArrivalLog
+from mailserver.store.arrivals import ArrivalLog, StoredPlace
 from mailserver.store.engine import work
 from mailserver.store.interface import GoesOn, Payer
 from mailserver.store.message_ids import Arrival, NotIndexedYet
@@ -65,10 +65,10 @@ class Sources:
 
 
 class _Looked(NamedTuple):
-    """What was found in the index, and what is kept of those messages that a client of v2 sent."""
+    """What was found in the index, and what is kept of those messages that a client of v2 sent (`original_of`)."""
 
     keys: Sequence[Key]
-    originals: dict[MessageHash, Original]
+    originals: dict[MessageHash, tuple[int, Original]]
 
 
 class PageSearch:
@@ -92,7 +92,7 @@ class PageSearch:
         self._whole: Scope | None = None
         self._last: Key | None = None
         self._is_last_round = False
-        self._originals: dict[MessageHash, Original] = {}
+        self._originals: dict[MessageHash, tuple[int, Original]] = {}
         self._found: list[WakuMessageKeyValue] = []
         self._bytes = 0
 
@@ -172,7 +172,7 @@ class PageSearch:
             if keys:
                 self._scope = self._scope.behind(keys[-1].place)
         originals = {}
-        for key in keys if query.include_data else ():
+        for key in keys:
             if key.arrival and key.is_original and (original := original_of(connection, key)) is not None:
                 originals[key.hash] = original
         return _Looked(keys, originals)
@@ -183,7 +183,7 @@ class PageSearch:
         whole = self._lacking if self._query.include_data else 0
         cached = {key: entry for key in keys[:whole] if (entry := self._sources.cache.get(key)) is not None}
         bodies = await self._sources.arrivals.read(
-            [key.arrival for key in keys],
+            [self._place(key) for key in keys],
             whole,
             MAX_PAGE_BYTES - self._bytes,
             known={key.arrival for key in cached},
@@ -222,6 +222,10 @@ class PageSearch:
                 return False
         return False
 
+    def _place(self, key: Key) -> StoredPlace:
+        original = self._originals.get(key.hash)
+        return key.stored if original is None else StoredPlace(key.arrival, original[0])
+
     def _add(self, key: Key, entry: WakuMessageKeyValue, size: int) -> None:
         self._found.append(entry)
         self._last = key
@@ -247,7 +251,7 @@ class PageSearch:
         return entries
 
     def _entry(self, key: Key, raw: bytes) -> StoredEntry | None:
-        original = self._originals.get(key.hash)
+        _, original = self._originals.get(key.hash, (0, None))
         network_topic = self._sources.network_topic
         try:
             mapped = map_envelope(network_topic, decode_envelope(raw), original)

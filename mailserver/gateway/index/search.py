@@ -17,6 +17,7 @@ from mailserver.gateway.index.schema import PREFIX_BYTES
 from mailserver.gateway.index.values import UnknownCursor
 from mailserver.ids.envelopes import NS, topic_of
 from mailserver.ids.waku_message import MESSAGE_HASH_BYTES, MessageHash
+from mailserver.store.arrivals import StoredPlace
 from mailserver.store.message_ids import BEFORE_ALL, Arrival
 from mailserver.waku.envelope import Topic
 from mailserver.waku2.store_rules import MAX_QUERY_TOPICS, StoreQuery
@@ -42,6 +43,11 @@ class Key(NamedTuple):
     def place(self) -> MessagePlace:
         """Where it is in the order."""
         return self.timestamp, self.hash[:PREFIX_BYTES]
+
+    @property
+    def stored(self) -> StoredPlace:
+        """Where its envelope is in the store, as far as the key says."""
+        return StoredPlace(self.arrival, None if self.is_original else self.timestamp // NS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +160,7 @@ _ARRIVED_ORIGINALS = """
 _WITH_META = """
     SELECT DISTINCT message FROM originals WHERE meta = ? AND meta <> x'' AND message > ? ORDER BY message LIMIT ?
 """
-_ORIGINAL = "SELECT timestamp, meta, version, is_ephemeral FROM originals WHERE message = ? AND arrival = ?"
+_ORIGINAL = "SELECT created, timestamp, meta, version, is_ephemeral FROM originals WHERE message = ? AND arrival = ?"
 
 
 def find(connection: sqlite3.Connection, scope: Scope, count: int, where: Where = STORED) -> list[Key]:
@@ -250,10 +256,11 @@ def whereabouts(connection: sqlite3.Connection, keys: Sequence[Key]) -> list[tup
     return found
 
 
-def original_of(connection: sqlite3.Connection, key: Key) -> Original | None:
-    """What a message says beyond its envelope; None if that is gone."""
+def original_of(connection: sqlite3.Connection, key: Key) -> tuple[int, Original] | None:
+    """When the envelope of a message was created, in Unix seconds, and what the message says beyond it; None if that is
+    gone."""
     row = connection.execute(_ORIGINAL, (key.hash, key.arrival)).fetchone()
-    return None if row is None else read_original(row)
+    return None if row is None else (row[0], read_original(row[1:]))
 
 
 def find_originals(connection: sqlite3.Connection, until: int, after: Arrival, count: int) -> list[Key]:

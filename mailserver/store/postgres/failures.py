@@ -68,3 +68,10 @@ class StoreFailures(Failures):
         if isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "").startswith(_DAMAGE_CLASS):
             self.failed_to_read(cause)
         return cause
+
+
+class FollowerFailures(StoreFailures):
+    """The same for whoever only follows a store: what it cannot do then, it says itself."""
+
+    def reached(self, cause: str = "") -> None:
+        """The database was reached, or, for this cause, could not be."""

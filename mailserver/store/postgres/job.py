@@ -27,8 +27,9 @@ from mailserver.store.postgres.connections import (
     shown_url,
 )
 from mailserver.store.postgres.failures import ERRORS, LOST, explain
+from mailserver.store.postgres.migration import check_known
 from mailserver.store.postgres.records import LOCK_OF, PostgresHandoff, read_value, write_value
-from mailserver.store.postgres.schema import SCHEMA_TABLE, SCHEMA_VERSION, Lock
+from mailserver.store.postgres.schema import SCHEMA_TABLE, Lock
 
 STATEMENT_TIMEOUT_S = 300.0
 """How long a statement of the job's may take: some thousand envelopes, from a disk that is busy."""
@@ -126,15 +127,7 @@ class StoreDatabase:
         if not self.exists():
             raise StoreError(f"cannot open the store {self}: there is none")
         ((version,),) = self.select(f"SELECT version FROM {SCHEMA_TABLE}")
-        if version > SCHEMA_VERSION:
-            raise StoreError(
-                f"{self} has schema version {version}, this program knows {SCHEMA_VERSION}: use a newer one"
-            )
-        if version < SCHEMA_VERSION:
-            raise StoreError(
-                f"{self} has schema version {version}, this program reads {SCHEMA_VERSION}: "
-                "start this version of the mailserver on it once, which migrates it"
-            )
+        check_known(version, str(self))
 
     def held(self) -> Held:
         """What is in the store."""
@@ -156,6 +149,13 @@ class StoreDatabase:
             self.check_version()
             ((day,),) = self.select("SELECT min(reception_day) FROM counts")
         return None if day is None else int(day)
+
+    def last_reception(self) -> int | None:
+        """When it received its last envelope, in Unix seconds."""
+        with self.connected():
+            self.check_version()
+            ((last,),) = self.select("SELECT max(received) FROM envelopes")
+        return None if last is None else int(last)
 
     @contextlib.contextmanager
     def compaction_lock(self) -> Iterator[None]:

@@ -65,6 +65,23 @@ async def make_or_migrate(connection: Connection, *, must_exist: bool) -> str:
     return identity
 
 
+def check_known(version: int, where: str) -> None:
+    """Check that a store is of this version, for whoever does not migrate it.
+
+    Args:
+        where: it is.
+    Raises:
+        StoreError: it is of another.
+    """
+    if version > SCHEMA_VERSION:
+        raise StoreError(f"{where} has schema version {version}, this program knows {SCHEMA_VERSION}: use a newer one")
+    if version < SCHEMA_VERSION:
+        raise StoreError(
+            f"{where} has schema version {version}, this program reads {SCHEMA_VERSION}: "
+            "start this version of the mailserver on it once, which migrates it"
+        )
+
+
 async def _version(connection: Connection) -> int:
     try:
         async with connection.transaction():

@@ -14,27 +14,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from mailserver.codec.keccak import keccak256
-from mailserver.errors import DecodeError, StoreError
-from mailserver.store.arrivals import ArrivedEnvelope, Bodies, OtherStore
+from mailserver.errors import StoreError
+from mailserver.store.arrivals import ArrivedEnvelope, Bodies, OtherStore, StoredPlace
 from mailserver.store.engine import work as costs
+from mailserver.store.engine.arrivals import MAX_ARRIVALS_BYTES, READERS, decode_arrived, fitting
 from mailserver.store.engine.fair_pool import FairPool
 from mailserver.store.engine.keys import pieces
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.message_ids import Arrival, OtherNetworkTopic
 from mailserver.store.sqlite.connections import connect_follower
 from mailserver.store.sqlite.damage import explain
+from mailserver.store.sqlite.handoff import SqliteHandoff
 from mailserver.store.sqlite.packing import numbers, packed_bytes, packed_numbers
 from mailserver.store.sqlite.presence import Presence
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, SCHEMA_VERSION
 from mailserver.store.sqlite.worker import Worker
-from mailserver.waku.envelope import EnvelopeHash, decode_envelope
-
-READERS = 2
-"""How many threads read."""
-
-MAX_ARRIVALS_BYTES = 8 * 1024 * 1024
-"""What is read at once of the order of arrival ends with the envelope that reaches this."""
 
 # For damaged rows: their values may be of any type, or be missing.
 _BYTES = "coalesce(CAST(e.raw AS BLOB), x'')"
@@ -114,20 +108,8 @@ class SqliteArrived:
 
     def decode(self) -> tuple[list[ArrivedEnvelope], int]:
         """The envelopes in order, but for those that are damaged; and how many these are."""
-        found, at = [], 0
-        seqs, sizes = numbers(self.seqs), numbers(self.sizes)
-        for seq, size, prefix in zip(seqs, sizes, pieces(self.hashes, HASH_PREFIX_BYTES), strict=True):
-            raw = (self.raws or b"")[at : at + size]
-            at += size
-            whole = EnvelopeHash(keccak256(raw))
-            if not whole.startswith(prefix):
-                continue
-            try:
-                envelope = decode_envelope(raw)
-            except DecodeError:
-                continue
-            found.append(ArrivedEnvelope(Arrival(seq), envelope, whole))
-        return found, len(seqs) - len(found)
+        prefixes = pieces(self.hashes, HASH_PREFIX_BYTES)
+        return decode_arrived(numbers(self.seqs), numbers(self.sizes), prefixes, self.raws or b"")
 
 
 class _Reader(NamedTuple):
@@ -175,7 +157,7 @@ class SqliteArrivalLog:
 
     async def read(
         self,
-        arrivals: Sequence[Arrival],
+        places: Sequence[StoredPlace],
         whole: int,
         max_bytes: int,
         *,
@@ -183,7 +165,8 @@ class SqliteArrivalLog:
         payer: Payer = OURSELVES,
     ) -> Bodies:
         """Look for envelopes; read some of the first `whole` as they are."""
-        most = costs.STATEMENT + costs.ENVELOPE * (len(arrivals) + whole) + max_bytes // costs.UNIT_BYTES
+        most = costs.STATEMENT + costs.ENVELOPE * (len(places) + whole) + max_bytes // costs.UNIT_BYTES
+        arrivals = [place.arrival for place in places]
         readers = await self._open()
         read = partial(_read, arrivals=arrivals, whole=whole, max_bytes=max_bytes, known=known)
         bodies = await self._run(readers, lambda _, connection: read(connection), most, payer)
@@ -192,13 +175,17 @@ class SqliteArrivalLog:
         readers.pool.correct(unused, payer)
         return bodies
 
-    async def missing(self, arrivals: Sequence[Arrival], *, payer: Payer = OURSELVES) -> list[Arrival]:
+    async def missing(self, places: Sequence[StoredPlace], *, payer: Payer = OURSELVES) -> list[Arrival]:
         """Which of these envelopes are not there."""
-        find = partial(_row, sql=_MISSING, parameters=(json.dumps([*arrivals]),))
-        work = costs.STATEMENT + costs.ENVELOPE * len(arrivals)
+        find = partial(_row, sql=_MISSING, parameters=(json.dumps([place.arrival for place in places]),))
+        work = costs.STATEMENT + costs.ENVELOPE * len(places)
         readers = await self._open()
         (found,) = await self._run(readers, lambda _, connection: find(connection), work, payer)
         return [Arrival(seq) for seq in numbers(found)]
+
+    def was_archived(self) -> bool:
+        """Whether envelopes of the store were ever archived: the record lies beside it."""
+        return SqliteHandoff(self._path).was_archived()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -280,9 +267,9 @@ def _read(
     """What `SqliteArrivalLog.read` reads, all at one moment."""
     connection.execute("BEGIN")
     try:
-        sizes = numbers(_row(connection, _SIZES, (json.dumps([*arrivals]),))[0])
-        fitting = _fitting(sizes[:whole], max_bytes)
-        found = [(each, size) for each, size in zip(arrivals[:fitting], sizes, strict=False) if size]
+        sizes = numbers(_row(connection, _SIZES, (json.dumps(arrivals),))[0])
+        count = fitting(sizes[:whole], max_bytes)
+        found = [(each, size) for each, size in zip(arrivals[:count], sizes, strict=False) if size]
         wanted = [(each, size) for each, size in found if each not in known]
         body = _row(connection, _RAWS, (json.dumps([each for each, _ in wanted]),))[0] if wanted else b""
     finally:
@@ -291,17 +278,7 @@ def _read(
     for each, size in wanted:
         raws[each] = body[at : at + size]
         at += size
-    return Bodies(sizes, fitting, raws)
-
-
-def _fitting(sizes: Sequence[int], max_bytes: int) -> int:
-    """How many of the first fit, and at least so many that one is there."""
-    total = 0
-    for at, size in enumerate(sizes):
-        if size and total and total + size > max_bytes:
-            return at
-        total += size
-    return len(sizes)
+    return Bodies(sizes, count, raws)
 
 
 @contextlib.asynccontextmanager

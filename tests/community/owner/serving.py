@@ -14,13 +14,11 @@ from mailserver.community.owner.appending import append, read_made
 from mailserver.community.owner.folders import CommunityFolder
 from mailserver.community.owner.service import OwnerService, OwnerSettings
 from mailserver.feed_socket.client import FeedClient
-from mailserver.store.sqlite.arrivals import open_arrivals
-from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.torrents import magnet
 from mailserver.torrents.client import TorrentProcess
 from mailserver.waku.envelope import Envelope, decode_envelope
 from tests.community.owner.samples import archives_of
-from tests.feed_socket.worlds import NETWORK_TOPIC, World
+from tests.feed_socket.worlds import World
 from tests.mailservers import Clock
 from tests.torrents.processes import OWNER, process_on
 from tests.waiting import until
@@ -91,7 +89,7 @@ async def serving(world: World, clock: Clock, settings: OwnerSettings | None = N
     try:
         await until(lambda: feed.terms is not None)
         async with (
-            open_arrivals(world.folder / STORE_FILE, NETWORK_TOPIC) as arrivals,
+            world.engine.follow() as arrivals,
             process_on(OWNER) as torrents,
         ):
             owners = OwnerService(communities_of(world), torrents, feed, arrivals, settings or OwnerSettings(), clock)

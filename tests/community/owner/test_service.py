@@ -34,6 +34,7 @@ from tests.community.owner.samples import OWNER as COMMUNITY_KEY
 from tests.community.owner.serving import communities_of, info_hash_of, make_week, serving
 from tests.feed_socket.worlds import World, running_world
 from tests.mailservers import Clock, stored
+from tests.store.engines import EACH_ENGINE, ENGINES
 from tests.torrents.processes import MEMBER, OWNER, process_on
 from tests.waiting import until
 
@@ -49,8 +50,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, clock: Clock) -> AsyncIterator[World]:
-    async with running_world(tmp_path, wall_clock=clock) as running:
+async def world(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[World]:
+    engine = ENGINES[getattr(request, "param", "sqlite")](tmp_path)
+    async with running_world(tmp_path, wall_clock=clock, engine=engine) as running:
         yield running
 
 
@@ -156,6 +158,7 @@ async def test_community_without_history_is_not_announced_and_one_that_is_made_l
         await serve.until_announced(folder, 1)
 
 
+@pytest.mark.parametrize("world", EACH_ENGINE, indirect=True)
 async def test_holdings_follow_the_store_and_go_when_old_archived_and_distributed(
     world: World, clock: Clock, folder: CommunityFolder
 ) -> None:

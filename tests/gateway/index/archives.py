@@ -17,13 +17,11 @@ from mailserver.ids.waku_message import WakuMessage
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.retention import Surplus
-from mailserver.store.sqlite.arrivals import open_arrivals
-from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import open_store
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import Envelope
 from tests.archive.reading.parquet import write_period
 from tests.gateway.index.worlds import World, new
+from tests.store.engines import Engine, SqliteEngine
 from tests.store.samples import START
 
 MONTH = day_name(START // SECONDS_PER_DAY)[:7]
@@ -109,20 +107,21 @@ class ArchivedWorld(World):
 
 @contextlib.asynccontextmanager
 async def opened_archived_world(
-    folder: Path, wall_clock: Callable[[], float] = time.time
+    folder: Path, wall_clock: Callable[[], float] = time.time, engine: Engine | None = None
 ) -> AsyncIterator[ArchivedWorld]:
+    engine = engine or SqliteEngine(folder)
     archive = folder / "archive"
     source = ArchiveSource(
         FolderFiles(archive), at_once=2, cache_bytes=2**20, is_expected=lambda: False, metrics=Metrics()
     )
     try:
         async with (
-            open_store(folder / STORE_FILE) as store,
-            open_arrivals(folder / STORE_FILE, DEFAULT_NETWORK_TOPIC) as arrivals,
+            engine.open() as store,
+            engine.follow() as arrivals,
             open_messages(
                 folder / INDEX_FILE, arrivals, DEFAULT_NETWORK_TOPIC, archive=source, wall_clock=wall_clock
             ) as messages,
         ):
-            yield ArchivedWorld(folder, store, messages, archive=archive, source=source)
+            yield ArchivedWorld(folder, store, messages, engine, archive=archive, source=source)
     finally:
         source.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.index.worlds import World, opened_world
+from tests.store.engines import EACH_ENGINE, ENGINES, Engine
 
 
 @pytest.fixture(scope="module")
@@ -14,8 +15,14 @@ def new_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
     return lambda: tmp_path_factory.mktemp("index")
 
 
+@pytest.fixture(params=EACH_ENGINE)
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
+    """Each engine in turn, with a store of its own that is not there yet."""
+    return ENGINES[request.param](tmp_path)
+
+
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    """An empty store, and what follows it."""
-    async with opened_world(tmp_path) as opened:
+async def world(tmp_path: Path, engine: Engine) -> AsyncIterator[World]:
+    """An empty store of each engine in turn, and what follows it."""
+    async with opened_world(tmp_path, engine=engine) as opened:
         yield opened

@@ -37,14 +37,15 @@ from tests.gateway.index.worlds import (
     stored,
 )
 from tests.properties import settings
+from tests.store.engines import Engine
 from tests.store.samples import DAY, NEWS, SPORT, START, UNSHRUNK, change, rows
 from tests.waiting import until
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[ArchivedWorld]:
+async def world(tmp_path: Path, engine: Engine) -> AsyncIterator[ArchivedWorld]:
     """An empty store, and an archive that was never written."""
-    async with opened_archived_world(tmp_path) as opened:
+    async with opened_archived_world(tmp_path, engine=engine) as opened:
         await opened.follow()
         yield opened
 

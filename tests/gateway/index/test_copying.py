@@ -1,5 +1,6 @@
 """mailserver.gateway.index.copying: with a copy of the store, originals are found as their senders know them."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,27 @@ from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.store.sqlite.backup import snapshot
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
-from tests.gateway.index.worlds import World, at, bridged, envelope, opened_messages, original, query_for, stored
+from tests.gateway.index.worlds import (
+    World,
+    at,
+    bridged,
+    envelope,
+    opened_messages,
+    opened_world,
+    original,
+    query_for,
+    stored,
+)
 
 SENT = original(1, timestamp=at(3) + 7, meta=b"meta")
 ON_ITS_WAY = original(2, timestamp=at(4), version=0)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """A store in a file, which `backup` copies, and what follows it."""
+    async with opened_world(tmp_path) as opened:
+        yield opened
 
 
 async def test_copy_has_every_original_and_the_rest_is_made_anew(world: World, tmp_path: Path) -> None:

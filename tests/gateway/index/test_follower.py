@@ -288,7 +288,7 @@ async def test_gone_messages_that_a_query_meets_leave_the_index(world: World) ->
     await world.put(*envelopes(10))
     await world.messages.follower.catch_up()
     await world.messages.follower.sweep()
-    change(world.folder / STORE_FILE, "DELETE FROM envelopes WHERE seq = 5")  # not as pruning does it
+    world.engine.change("DELETE FROM envelopes WHERE seq = 5")  # not as pruning does it
 
     await world.messages.query(query_for())
     await world.messages.follower.sweep()

@@ -15,6 +15,7 @@ from mailserver.waku.envelope import Topic
 from mailserver.waku2.store_rules import StoreQuery
 from tests.gateway.index.worlds import World, at, bridged, envelope, muid_of, opened_world, original, query_for
 from tests.properties import settings
+from tests.store.engines import ENGINES, each_engine
 from tests.store.samples import NEWS, SPORT, START, UNSHRUNK
 
 NUMBERS = 40
@@ -92,12 +93,14 @@ def storable(world: World) -> list[Any]:
 
 
 @pytest.mark.slow
+@each_engine
 @given(data=st.data(), script=st.lists(arrivals, min_size=8, max_size=40), later=st.lists(arrivals, max_size=12))
 @settings(max_examples=30, phases=UNSHRUNK)
 async def test_queries_answer_as_the_model_does(
-    new_folder: Callable[[], Path], data: st.DataObject, script: list[Any], later: list[Any]
+    name: str, new_folder: Callable[[], Path], data: st.DataObject, script: list[Any], later: list[Any]
 ) -> None:
-    async with opened_world(new_folder()) as world:
+    folder = new_folder()
+    async with opened_world(folder, engine=ENGINES[name](folder)) as world:
         for each in script:
             await do(world, *each)
             if each[0] in ("put", "send"):

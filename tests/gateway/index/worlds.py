@@ -15,12 +15,10 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, MAX_METADATA_BYTES, Muid,
 from mailserver.ids.waku_message import MessageHash, WakuMessage
 from mailserver.store.interface import NewEnvelope, Store
 from mailserver.store.retention import Surplus
-from mailserver.store.sqlite.arrivals import open_arrivals
-from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import open_store
 from mailserver.waku.envelope import Envelope, encode_envelope
 from mailserver.waku2.store_query import WakuMessageKeyValue
 from mailserver.waku2.store_rules import StoreQuery
+from tests.store.engines import Engine, SqliteEngine
 from tests.store.samples import NEWS, START
 
 TTL = 50
@@ -153,6 +151,7 @@ class World:
     folder: Path
     store: Store
     messages: MessageStore
+    engine: Engine
     model: Model = field(default_factory=Model)
 
     async def put(self, *some: Envelope, received: int | None = None) -> None:
@@ -189,23 +188,29 @@ class World:
 
 @contextlib.asynccontextmanager
 async def opened_messages(
-    folder: Path, network_topic: str = DEFAULT_NETWORK_TOPIC, wall_clock: Callable[[], float] = time.time
+    folder: Path,
+    network_topic: str = DEFAULT_NETWORK_TOPIC,
+    wall_clock: Callable[[], float] = time.time,
+    engine: Engine | None = None,
 ) -> AsyncIterator[MessageStore]:
-    """What follows the store in a folder, as another process opens it."""
+    """What follows the store that an engine keeps, or the file in a folder, as another process opens it."""
     async with (
-        open_arrivals(folder / STORE_FILE, network_topic) as arrivals,
+        (engine or SqliteEngine(folder)).follow(network_topic) as arrivals,
         open_messages(folder / INDEX_FILE, arrivals, network_topic, wall_clock=wall_clock) as messages,
     ):
         yield messages
 
 
 @contextlib.asynccontextmanager
-async def opened_world(folder: Path, wall_clock: Callable[[], float] = time.time) -> AsyncIterator[World]:
+async def opened_world(
+    folder: Path, wall_clock: Callable[[], float] = time.time, engine: Engine | None = None
+) -> AsyncIterator[World]:
+    engine = engine or SqliteEngine(folder)
     async with (
-        open_store(folder / STORE_FILE) as store,
-        opened_messages(folder, wall_clock=wall_clock) as messages,
+        engine.open() as store,
+        opened_messages(folder, wall_clock=wall_clock, engine=engine) as messages,
     ):
-        yield World(folder, store, messages)
+        yield World(folder, store, messages, engine)
 
 
 def all_of(some: Iterable[Envelope]) -> Sequence[StoredEntry]:

@@ -1,5 +1,6 @@
 """The run that makes history archives, with real stores, a real Parquet archive and a real Spark."""
 
+import asyncio
 import itertools
 import random
 from collections.abc import Iterable, Sequence
@@ -17,8 +18,11 @@ from mailserver.community.owner.folders import CommunityFolder
 from mailserver.community.owner.record import Community
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.interface import NewEnvelope
+from mailserver.store.postgres.job import StoreDatabase
+from mailserver.store.postgres.store import open_store
 from mailserver.waku.envelope import Envelope, Topic
 from spark_export.communities import CommunitiesConfig, CommunitiesReport, make_archives
+from spark_export.places import Place
 from tests.community.owner.samples import (
     ATTIC,
     GARDEN,
@@ -32,6 +36,7 @@ from tests.community.owner.samples import (
     week,
 )
 from tests.spark_export.samples import compact_into, put
+from tests.store.postgres.server import new_schema, shared_server
 
 pytestmark = pytest.mark.spark
 
@@ -55,7 +60,7 @@ def posted(number: int, topic: Topic, count: int, seed: int) -> list[Envelope]:
     ]
 
 
-def make(spark: SparkSession, folder: Path, now: int, *stores: Path, archive: Path | None = None) -> CommunitiesReport:
+def make(spark: SparkSession, folder: Path, now: int, *stores: Place, archive: Path | None = None) -> CommunitiesReport:
     config = CommunitiesConfig(folder / COMMUNITIES_FOLDER, stores, None if archive is None else str(archive))
     return make_archives(spark, config, now=now)
 
@@ -82,6 +87,29 @@ def hashes(envelopes: Iterable[Envelope]) -> list[bytes]:
 
 def topics(*listed: Topic) -> tuple[str, ...]:
     return tuple(channel(each).content_topic for each in listed)
+
+
+def test_tasks_read_a_database_as_they_read_a_file(spark: SparkSession, tmp_path: Path) -> None:
+    of_file = made_in(tmp_path / "file" / COMMUNITIES_FOLDER, garden(GARDEN, KITCHEN))
+    of_database = made_in(tmp_path / "database" / COMMUNITIES_FOLDER, garden(GARDEN, KITCHEN))
+    envelopes = stored([*posted(0, GARDEN, 30, 1), *posted(1, KITCHEN, 30, 2), *posted(1, ATTIC, 5, 3)])
+    file = put(tmp_path / "a" / "mailserver.db", envelopes)
+    url = shared_server().url(new_schema(shared_server()))
+
+    async def fill() -> None:
+        async with open_store(url) as store:
+            await store.put(envelopes)
+
+    asyncio.run(fill())
+
+    reports = [
+        make(spark, tmp_path / "file", week(1).upper + HOUR_S, file),
+        make(spark, tmp_path / "database", week(1).upper + HOUR_S, StoreDatabase(url)),
+    ]
+
+    assert [report.communities[0].messages for report in reports] == [60, 60]
+    assert of_database.data.read_bytes() == of_file.data.read_bytes()
+    assert of_database.next_index.read_bytes() == of_file.next_index.read_bytes()
 
 
 def test_weeks_of_two_communities_are_made_once_and_late_envelopes_follow(spark: SparkSession, tmp_path: Path) -> None:

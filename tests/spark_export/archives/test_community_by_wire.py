@@ -107,8 +107,10 @@ class World:
     async def export(self) -> set[int]:
         """Run the job, once it is on disk that nothing is being fetched; return how many archives communities got."""
         communities, store = self.folder.path.parent, self.near.config.data_dir / STORE_FILE
-        await until(lambda: not missing_of([store], int(self.clock.now)))
-        config = ExportConfig(communities, (store,), missing=missing_of([store], int(self.clock.now)))
+        await until(lambda: not missing_of([store], communities.parent, int(self.clock.now)))
+        config = ExportConfig(
+            communities, (store,), missing=missing_of([store], communities.parent, int(self.clock.now))
+        )
         report = await asyncio.to_thread(make_archives, self.spark, config, now=self.clock.now)
         assert len(report.communities) == 2
         return {each.archives for each in report.communities}

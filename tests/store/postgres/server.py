@@ -4,6 +4,7 @@ PostgreSQL refuses to run as root. A test run that is root's runs it as the user
 """
 
 import atexit
+import contextlib
 import functools
 import itertools
 import os
@@ -85,6 +86,20 @@ class Server:
         """Kill all of its processes at once, as the end of the machine's power does."""
         self._end(signal.SIGKILL)
 
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Have it do nothing meanwhile, though it keeps its connections, and takes new ones."""
+        assert self._process is not None
+        connected = self.sql("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()").split()
+        pids = [self._process.pid, *map(int, connected)]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in reversed(pids):
+                os.kill(pid, signal.SIGCONT)
+
     def remove(self) -> None:
         """Stop it, and delete all that it has."""
         self.stop()
@@ -106,6 +121,20 @@ class Server:
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
+
+    def dump(self, schema: str) -> bytes:
+        """A backup of a schema, as pg_dump makes it."""
+        return subprocess.run(
+            [self._bin / "pg_dump", "-h", self.folder, "-U", USER, "-n", schema, "postgres"],
+            check=True,
+            capture_output=True,
+        ).stdout
+
+    def restore(self, schema: str, dump: bytes) -> None:
+        """Have a schema as it was in a backup."""
+        self.sql(f"DROP SCHEMA {schema} CASCADE")
+        options = ("-X", "-q", "-v", "ON_ERROR_STOP=1", "-h", self.folder, "-U", USER, "postgres")
+        subprocess.run([self._bin / "psql", *options], input=dump, check=True, capture_output=True)
 
     def _run(self, name: str, *arguments: str | Path, check: bool = True) -> int:
         done: subprocess.CompletedProcess[bytes] = subprocess.run(

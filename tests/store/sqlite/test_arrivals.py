@@ -1,4 +1,5 @@
-"""A store read in the order of arrival, beside the daemon's writer, and while its file is replaced."""
+"""A store file read in the order of arrival, damaged, and while it is replaced. What holds of every engine is in
+`tests/store/test_arrivals.py`."""
 
 import asyncio
 import shutil
@@ -10,37 +11,22 @@ import pytest
 
 from mailserver.errors import StoreError
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
-from mailserver.store.arrivals import OtherStore
-from mailserver.store.interface import NewEnvelope, Payer
+from mailserver.store.arrivals import OtherStore, StoredPlace
 from mailserver.store.message_ids import BEFORE_ALL, Arrival, OtherNetworkTopic
-from mailserver.store.retention import Surplus
-from mailserver.store.sqlite import arrivals
 from mailserver.store.sqlite.arrivals import SqliteArrivalLog, open_arrivals
 from mailserver.store.sqlite.schema import SCHEMA_VERSION, STORE_FILE
-from mailserver.store.sqlite.store import SqliteStore, open_store
-from mailserver.waku.envelope import Envelope, encode_envelope
-from tests.store.samples import DAY, NEWS, START, change, make_store, make_version_1, plain, rows
-
-EVERY_BYTE = 2**30
+from mailserver.waku.envelope import Envelope
+from tests.store.samples import EVERY_BYTE, change, make_store, make_version_1, plain, rows
+from tests.store.test_arrivals import envelope, new
 
 
-def envelope(number: int, size: int = 40) -> Envelope:
-    return encode_envelope(START + number + 50, 50, NEWS, number.to_bytes(8, "big").ljust(size, b"."), number)
-
-
-def new(*some: Envelope) -> list[NewEnvelope]:
-    return [NewEnvelope(each.created, each.created, each.topic, each.hash(), each.raw) for each in some]
+def place(seq: int) -> StoredPlace:
+    return StoredPlace(Arrival(seq), None)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / STORE_FILE
-
-
-@pytest.fixture
-async def store(path: Path) -> AsyncIterator[SqliteStore]:
-    async with open_store(path) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -56,35 +42,6 @@ def remove(path: Path) -> None:
 def identity(path: Path) -> str:
     ((found,),) = rows(path, "SELECT id FROM identity")
     return str(found)
-
-
-async def test_envelopes_come_in_the_order_of_arrival_in_parts(
-    path: Path, store: SqliteStore, log: SqliteArrivalLog
-) -> None:
-    some = [envelope(number) for number in (3, 1, 2, 5, 4)]
-    await store.put(new(*some))
-
-    first = await log.after(BEFORE_ALL, 3, of=identity(path))
-    second = await log.after(first.end, 3, of=identity(path))
-    third = await log.after(second.end, 3, of=identity(path))
-
-    found = [*first.decode()[0], *second.decode()[0]]
-    assert [each.envelope for each in found] == some
-    assert [each.hash for each in found] == [each.hash() for each in some]
-    assert first.end < second.end == second.last == third.end
-    assert third.decode() == ([], 0)
-
-
-async def test_part_ends_with_the_envelope_that_makes_it_long(
-    path: Path, store: SqliteStore, log: SqliteArrivalLog
-) -> None:
-    some = [envelope(number, arrivals.MAX_ARRIVALS_BYTES // 8) for number in range(10)]
-    await store.put(new(*some))
-
-    arrived = await log.after(BEFORE_ALL, 100, of=identity(path))
-
-    assert [each.envelope for each in arrived.decode()[0]] == some[:8]
-    assert arrived.end < arrived.last
 
 
 @pytest.mark.parametrize(
@@ -110,95 +67,13 @@ async def test_damaged_rows_are_counted_and_the_others_read(path: Path, log: Sql
     assert arrived.end == 3
 
 
-async def test_removal_changes_the_number_of_removals_and_nothing_else_does(
-    path: Path, store: SqliteStore, log: SqliteArrivalLog
-) -> None:
-    async def removals() -> str:
-        return (await log.after(BEFORE_ALL, 1, of=identity(path))).removals
-
-    await store.put(new(*(envelope(day * DAY) for day in range(2))))
-    await store.put(new(envelope(DAY + 1)))
-    before = await removals()
-    await store.put(new(envelope(DAY + 1), envelope(DAY + 2)))
-    after_more = await removals()
-    after_each = []
-    for _ in range(2):
-        await store.prune(Surplus(2**33, 1))
-        after_each.append(await removals())
-    arrived = await log.after(BEFORE_ALL, 1, of=identity(path))
-
-    assert before == after_more
-    assert len({before, *after_each}) == 3
-    assert arrived.removed_until >= envelope(DAY).created
-
-
-async def test_envelopes_are_read_by_their_places_as_far_as_they_fit(
-    path: Path, store: SqliteStore, log: SqliteArrivalLog
-) -> None:
-    some = [envelope(number, 1000) for number in range(4)]
-    await store.put(new(*some))
-    await store.prune(Surplus(2**33, 1))
-    places = [Arrival(number) for number in (3, 1, 2, 9, 4)]
-
-    everything = await log.read(places, 5, EVERY_BYTE)
-    some_whole = await log.read(places, 3, EVERY_BYTE)
-    short = await log.read(places, 5, len(some[1].raw) + 10)
-    none_fits = await log.read(places, 5, 1)
-    only_sizes = await log.read(places, 0, EVERY_BYTE)
-    sizes = [len(some[2].raw), 0, len(some[1].raw), 0, len(some[3].raw)]
-
-    assert everything == (sizes, 5, {3: some[2].raw, 2: some[1].raw, 4: some[3].raw})
-    assert some_whole == (sizes, 3, {3: some[2].raw, 2: some[1].raw})
-    assert short == none_fits == (sizes, 2, {3: some[2].raw})
-    assert only_sizes == (sizes, 0, {})
-
-
-async def test_envelopes_that_are_known_count_but_are_not_read(
-    path: Path, store: SqliteStore, log: SqliteArrivalLog
-) -> None:
-    some = [envelope(number, 1000) for number in range(3)]
-    await store.put(new(*some))
-    places = [Arrival(number) for number in (1, 2, 3)]
-
-    found = await log.read(places, 3, 2 * len(some[0].raw), known={places[0]})
-
-    assert found == ([len(each.raw) for each in some], 2, {2: some[1].raw})
-
-
 async def test_what_is_not_bytes_is_read_as_if_it_was_not_there(path: Path, log: SqliteArrivalLog) -> None:
     make_store(path, new(envelope(1), envelope(2)))
     change(path, "UPDATE envelopes SET raw = 'text' WHERE seq = 1")
 
-    found = await log.read([Arrival(1), Arrival(2)], 2, EVERY_BYTE)
+    found = await log.read([place(1), place(2)], 2, EVERY_BYTE)
 
     assert found == ([0, len(envelope(2).raw)], 2, {2: envelope(2).raw})
-
-
-async def test_missing_envelopes_are_told(path: Path, store: SqliteStore, log: SqliteArrivalLog) -> None:
-    await store.put(new(*(envelope(number) for number in range(4))))
-    await store.prune(Surplus(2**33, 2))
-
-    assert await log.missing([Arrival(number) for number in (4, 2, 7, 3, 1)]) == [2, 7, 1]
-
-
-async def test_reading_is_charged_for_what_was_read(store: SqliteStore, log: SqliteArrivalLog) -> None:
-    await store.put(new(envelope(1, 20_000), envelope(2)))
-    spent: list[list[int]] = []
-
-    for place in (1, 2):
-        spent.append([])
-        await log.read([Arrival(place)], 1, EVERY_BYTE, payer=Payer(charge=spent[-1].append))
-
-    long, short = map(sum, spent)
-    assert 15 < long - short < 25
-    assert spent[0][0] > long  # before it is read
-
-
-async def test_store_of_another_identity_is_told_with_it(path: Path, store: SqliteStore, log: SqliteArrivalLog) -> None:
-    with pytest.raises(OtherStore, match=identity(path)) as caught:
-        await log.after(BEFORE_ALL, 1, of="")
-
-    assert caught.value.identity == identity(path)
 
 
 async def test_store_that_took_the_place_of_another_is_read(path: Path, tmp_path: Path, log: SqliteArrivalLog) -> None:
@@ -280,14 +155,14 @@ async def test_table_that_is_gone_is_a_store_error(path: Path, log: SqliteArriva
     change(path, "DROP TABLE envelopes")
 
     with pytest.raises(StoreError, match="cannot read the store"):
-        await log.missing([Arrival(1)])
+        await log.missing([place(1)])
 
 
 _WRITER = """
 import asyncio, sys
 from pathlib import Path
 from mailserver.store.sqlite.store import open_store
-from tests.store.sqlite.test_arrivals import envelope, new
+from tests.store.test_arrivals import envelope, new
 
 async def write() -> None:
     async with open_store(Path(sys.argv[1])) as store:
