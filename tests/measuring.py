@@ -12,7 +12,9 @@ UNMEASURED = (
     "tests/bench/",
     "tests/communities/test_index.py::test_index_of_ten_years_is_read_in_50_ms",
     "tests/crowd/",
+    "tests/docker/",
     "tests/docs/",
+    "tests/faults/",
     "tests/fuzz/",
     "tests/history/test_merged.py::test_any_split_is_answered_as_by_one_store_that_holds_all",
     "tests/limits/test_admission.py::test_one_line_with_ipv6_does_not_lock_out_the_others",
@@ -34,7 +36,8 @@ UNMEASURED = (
     "tests/waku2/test_criteria.py::test_memory_is_at_most_what_is_counted",
 )
 """Where coverage is not measured. Some go the same ways thousands of times, and take up to 25 times as long when each
-line is noted; some compare memory; and of what only the corpus of a fuzzer reaches, no test says what it should do."""
+line is noted; some compare memory; what faults, containers and benches try runs in processes of its own, and of what
+only the corpus of a fuzzer reaches, no test says what it should do."""
 
 MEASURED_EXAMPLES = 10
 """Of each property. Which these are does not change, so the coverage does not, either."""

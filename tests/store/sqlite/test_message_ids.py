@@ -183,12 +183,12 @@ async def test_whoever_asks_again_and_again_does_not_make_the_writer_index_each_
 ) -> None:
     monkeypatch.setattr(index_wait, "INDEX_DELAY_S", 3600.0)
     monkeypatch.setattr(writer, "INDEX_INTERVAL_S", 3600.0)
-    monkeypatch.setattr(index_state, "INDEX_WAIT_S", 0.05)
     one, other = some_rows(2)
     async with open_store(path) as store:
         await store.put([one])
         assert await read_all(store.message_ids, [one]) == raws([one])  # indexed for whoever asks
         await store.put([other])
+        monkeypatch.setattr(index_state, "INDEX_WAIT_S", 0.05)
         for _ in range(3):
             with pytest.raises(NotIndexedYet):
                 await store.message_ids.find([muid(other)])
