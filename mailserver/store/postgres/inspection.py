@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import asyncpg
 
 from mailserver.errors import StoreError
-from mailserver.store.postgres.connections import MIN_SERVER_VERSION, Connection, open_links
+from mailserver.store.postgres.connections import MIN_SERVER_VERSION, Connection, check_sessions, open_links
 from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.schema import SCHEMA_TABLE
 
@@ -44,6 +44,7 @@ async def inspect(url: str) -> DatabaseFacts:
     """
 
     async def ask(connection: Connection) -> DatabaseFacts:
+        await check_sessions(url, connection)
         version, is_new_enough, is_standby, is_durable, free, schema, has_store = await connection.fetchrow(_FACTS)
         return DatabaseFacts(version, is_new_enough, is_standby, is_durable, free + 1, schema, has_store)
 

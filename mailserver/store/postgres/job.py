@@ -22,6 +22,7 @@ from mailserver.store.postgres.connections import (
     CONNECT_TIMEOUT_S,
     SESSION,
     Connection,
+    check_sessions,
     give_up_lock,
     hold_lock,
     shown_url,
@@ -238,9 +239,20 @@ class StoreDatabase:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 connection: Connection = await asyncpg.connect(self.url, command_timeout=STATEMENT_TIMEOUT_S + 1)
-            await connection.execute(_JOB_SESSION)
         except (*ERRORS, ValueError) as error:
             raise StoreError(f"cannot open the store {self}: {explain(error)}") from error
+        is_set_up = False
+        try:
+            await connection.execute(_JOB_SESSION)
+            await check_sessions(self.url, connection)
+            is_set_up = True
+        except ERRORS as error:
+            raise StoreError(f"cannot open the store {self}: {explain(error)}") from error
+        except StoreError as error:
+            raise StoreError(f"cannot open the store {self}: {error}") from error
+        finally:
+            if not is_set_up:
+                connection.terminate()
         return connection
 
     async def _close(self) -> None:

@@ -14,7 +14,8 @@ from mailserver.store.moving import Place, ReadRow, ReadRows
 from mailserver.store.postgres.connections import Connection, Link, open_links
 from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.message_ids import PostgresMessageIds
-from mailserver.store.postgres.store import PostgresStore, checking, open_store
+from mailserver.store.postgres.presence import checking
+from mailserver.store.postgres.store import PostgresStore, open_store
 
 # Sizes come first, and by themselves: only the envelopes that are wanted are read.
 _ROWS = """

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import asyncpg
 
@@ -27,15 +27,22 @@ from mailserver.store.interface import (
     always,
 )
 from mailserver.store.message_ids import OtherNetworkTopic
-from mailserver.store.postgres.connections import Connection, Link, Setup, check_server, open_links, shown_url
+from mailserver.store.postgres.connections import (
+    Connection,
+    Link,
+    check_server,
+    check_sessions,
+    open_links,
+    shown_url,
+)
 from mailserver.store.postgres.deletion import NOTE_REMOVED, count_held, delete_batch, forget_left_over
 from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.indexing import Indexing
-from mailserver.store.postgres.insertion import MAKE_STAGING
 from mailserver.store.postgres.inspection import inspect
 from mailserver.store.postgres.lookups import PostgresLookups
 from mailserver.store.postgres.message_ids import PostgresMessageIds
 from mailserver.store.postgres.migration import NoStore, make_or_migrate
+from mailserver.store.postgres.presence import checking, other_store, with_staging
 from mailserver.store.postgres.readers import REMOVED, PaidReader, ReaderPool, Removed
 from mailserver.store.postgres.records import PostgresHandoff, PostgresMoveRecord, PostgresTimeRecord
 from mailserver.store.postgres.rows import Places, RowReader
@@ -229,7 +236,7 @@ class PostgresStore:
                 self._failures.reached(str(error))
             raise
         if found != self._identity:
-            self._failures.lost(_other(found))
+            self._failures.lost(other_store(found))
         if self._failures.is_lost:
             raise StoreError(self._failures.writing)
         self._failures.reached()
@@ -296,7 +303,7 @@ async def open_store(
         open_links(url, READERS, failures, setup) as reading,
         open_links(url, 2, failures, setup) as (upkeep, index),
         open_snapshots(url, SNAPSHOTS, failures, setup) as snapshots,
-        open_links(url, 1, failures, _staging(setup)) as (writing,),
+        open_links(url, 1, failures, with_staging(setup)) as (writing,),
     ):
         readers = ReaderPool(reading, failures, removed)
         indexing = Indexing(index, failures, network_topic)
@@ -351,6 +358,7 @@ async def _prepare(url: str, failures: StoreFailures, *, must_exist: bool) -> tu
     whether anything of it was ever archived."""
 
     async def prepare(connection: Connection) -> tuple[str, Removed, str, bool]:
+        await check_sessions(url, connection)
         await check_server(connection)
         identity = await make_or_migrate(connection, must_exist=must_exist)
         removed = Removed(*await connection.fetchrow(f"SELECT {REMOVED}"))
@@ -367,34 +375,3 @@ async def _prepare(url: str, failures: StoreFailures, *, must_exist: bool) -> tu
         except (asyncpg.PostgresError, StoreError) as error:
             cause = explain(error) if isinstance(error, asyncpg.PostgresError) else error
             raise StoreError(f"cannot open the store {shown_url(url)}: {cause}") from error
-
-
-def checking(identity: str, failures: StoreFailures) -> Setup:
-    """A setup that checks that a new connection leads to the same store."""
-
-    async def check(connection: Connection) -> None:
-        try:
-            found = await connection.fetchval("SELECT id FROM identity")
-        except asyncpg.UndefinedTableError:
-            found = None
-        if found != identity:
-            failures.lost(_other(found))
-        if failures.is_lost:
-            raise StoreError(failures.writing)
-
-    return check
-
-
-def _staging(setup: Setup) -> Setup:
-    """A setup that has a table for what is to be stored, too."""
-
-    async def with_staging(connection: Connection) -> None:
-        await setup(connection)
-        await connection.execute(MAKE_STAGING)
-
-    return with_staging
-
-
-def _other(identity: Any) -> str:
-    what = "no store" if identity is None else f"another store, {identity},"
-    return f"there is {what} in the database"

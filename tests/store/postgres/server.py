@@ -62,7 +62,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                **_as_user(),
+                **as_user(),
             )
         deadline = time.monotonic() + START_LIMIT_S
         while self._run("pg_isready", "-q", "-h", self.folder, check=False):
@@ -114,7 +114,7 @@ class Server:
             stdin=subprocess.DEVNULL,
             check=False,
             capture_output=True,
-            **_as_user(),
+            **as_user(),
         )
         assert not check or done.returncode == 0, done.stderr.decode()
         return done.returncode
@@ -129,7 +129,7 @@ class Server:
             process.wait(START_LIMIT_S)
 
 
-def _as_user() -> dict[str, Any]:
+def as_user() -> dict[str, Any]:
     return {"user": USER, "group": USER, "extra_groups": []} if os.geteuid() == 0 else {}
 
 
