@@ -28,6 +28,7 @@ from mailserver.store.postgres.connections import (
     shown_url,
 )
 from mailserver.store.postgres.failures import ERRORS, LOST, explain
+from mailserver.store.postgres.presence import move_on
 from mailserver.store.postgres.records import LOCK_OF, PostgresHandoff, read_value, write_value
 from mailserver.store.postgres.schema import SCHEMA_TABLE, SCHEMA_VERSION, Lock
 
@@ -186,6 +187,12 @@ class StoreDatabase:
             finally:
                 if holder is None and not self._is_lost:
                     self.ask(lambda connection: give_up_lock(connection, lock))
+
+    def keep_beyond(self, seq: int) -> None:
+        """Have no row get a number up to `seq`, which the archive knows: the database may have been put back to an
+        earlier moment. (The lock of numbering is taken although that of a run is held: nobody who numbers or deletes
+        waits for that.)"""
+        self.ask(lambda connection: move_on(connection, seq))
 
     def read_archived(self) -> Archived | None:
         """What is in the archive, as the last run has said.
