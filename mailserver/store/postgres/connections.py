@@ -285,33 +285,36 @@ async def check_sessions(url: str, connection: Connection) -> None:
     """Check that a new connection to `url` stays with one process of the server. Our locks, the table for what is to be
     stored and the statements that are prepared are that process's.
 
-    A pooler may have any connection served by any process, from transaction to transaction. Then two connections that
-    are idle are served by the same one.
-
     Raises:
-        StoreError: a pooler does so.
+        StoreError: a pooler has it served by any, from transaction to transaction.
     """
-    ours = {await connection.fetchval("SELECT pg_backend_pid()")}
-    if ours == {connection.get_server_pid()}:  # as the server itself said: there is no pooler
-        return
-    async with asyncio.timeout(CONNECT_TIMEOUT_S):
-        other: Connection = await asyncpg.connect(url, command_timeout=STATEMENT_TIMEOUT_S + 1)
     try:
-        theirs = set()
-        for number in range(_POOLER_TRIES):
-            # A statement of its own each time: one that another process prepared would be unknown.
-            theirs.add(await other.fetchval(f"SELECT pg_backend_pid() + 0 * {number}"))
-            ours.add(await connection.fetchval(f"SELECT pg_backend_pid() + 0 * {number}"))
-        is_shared = len(ours) > 1 or len(theirs) > 1 or bool(ours & theirs)
-    except asyncpg.DuplicatePreparedStatementError:  # another client's, at the same process
+        is_shared = await _changes_processes(url, connection)
+    except asyncpg.DuplicatePreparedStatementError:  # another client has prepared it at the same process
         is_shared = True
-    finally:
-        other.terminate()
     if is_shared:
         raise StoreError(
             "a pooler before the database shares its connections between transactions: have it pool sessions "
             "(PgBouncer: pool_mode = session)"
         )
+
+
+async def _changes_processes(url: str, connection: Connection) -> bool:
+    """Whether a pooler serves two connections that are idle by the same process, or one by several."""
+    ours = {await connection.fetchval("SELECT pg_backend_pid()")}
+    if ours == {connection.get_server_pid()}:  # as the server itself said: there is no pooler
+        return False
+    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        other: Connection = await asyncpg.connect(url, command_timeout=STATEMENT_TIMEOUT_S + 1)
+    theirs = set()
+    try:
+        for number in range(_POOLER_TRIES):
+            # A statement of its own each time: one that was prepared at another process would be unknown.
+            theirs.add(await other.fetchval(f"SELECT pg_backend_pid() + 0 * {number}"))
+            ours.add(await connection.fetchval(f"SELECT pg_backend_pid() + 0 * {number}"))
+    finally:
+        other.terminate()
+    return len(ours) > 1 or len(theirs) > 1 or bool(ours & theirs)
 
 
 async def check_server(connection: Connection) -> None:
