@@ -42,7 +42,7 @@ _INSERT = """
         INSERT INTO reception_days AS r (day, first_seq, last_seq)
         SELECT received / 86400, min(seq), max(seq) FROM new GROUP BY 1
         ON CONFLICT (day) DO UPDATE SET last_seq = excluded.last_seq
-    ), filled AS (
+    ), known_topics AS (
         INSERT INTO day_topics (day, third, topic)
         SELECT DISTINCT created / 86400, get_byte(topic, 2), topic FROM new
         ON CONFLICT DO NOTHING

@@ -97,37 +97,33 @@ class Server:
     def sql(self, statement: str, schema: str = "public") -> str:
         """Run a statement; return what psql prints of it: a line for each row, columns with "|" between them."""
         options = ("-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1")
-        settings = f"-csearch_path={schema} -cclient_min_messages=warning"
-        return self._output("psql", *options, "-c", statement, self._database, PGOPTIONS=settings)
-
-    def dump(self, schema: str) -> str:
-        """A backup of a schema."""
-        return self._output("pg_dump", "-n", schema, self._database)
-
-    def restore(self, schema: str, dump: str) -> None:
-        """Put a schema back to what it was; whoever is connected is cut off, as it is when a server is restored."""
-        self.sql(
-            f"DROP SCHEMA {schema} CASCADE; "
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-        )
-        self._output("psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-1", self._database, stdin=dump)
-
-    @property
-    def _database(self) -> str:
-        return self.url().replace("&search_path=public", "")
-
-    def _output(self, name: str, *arguments: str | Path, stdin: str = "", **environment: str) -> str:
         done = subprocess.run(
-            [self._bin / name, *arguments],
-            env={**os.environ, **environment},
-            input=stdin,
+            [self._bin / "psql", *options, "-c", statement, self.url().replace("&search_path=public", "")],
+            env={**os.environ, "PGOPTIONS": f"-csearch_path={schema} -cclient_min_messages=warning"},
             check=False,
             capture_output=True,
             text=True,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
+
+    def dump(self, schema: str) -> bytes:
+        """A backup of a schema, as pg_dump makes it."""
+        return subprocess.run(
+            [self._bin / "pg_dump", "-h", self.folder, "-U", USER, "-n", schema, "postgres"],
+            check=True,
+            capture_output=True,
+        ).stdout
+
+    def restore(self, schema: str, dump: bytes) -> None:
+        """Have a schema as it was in a backup, at once. Whoever is connected is cut off, as if it was the server."""
+        options = ("-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-h", self.folder, "-U", USER, "postgres")
+        script = f"DROP SCHEMA {schema} CASCADE;\n".encode() + dump
+        subprocess.run([self._bin / "psql", *options], input=script, check=True, capture_output=True)
+        self.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
 
     def _run(self, name: str, *arguments: str | Path, check: bool = True) -> int:
         done: subprocess.CompletedProcess[bytes] = subprocess.run(
