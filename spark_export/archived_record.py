@@ -4,6 +4,7 @@ beside a store know of the archive, in case the archive has lost it."""
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from mailserver.archive.access.places import is_same_archive
 from mailserver.archive.manifest import PeriodRecord, known_seq
@@ -14,7 +15,7 @@ from spark_export.errors import ArchiveGone, ExportError
 from spark_export.incidents import Incidents
 from spark_export.places import Place, read_archived, read_compaction, write_archived
 from spark_export.publishing import WritableArchive
-from spark_export.store import Store
+from spark_export.store import Store, translated
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,22 @@ def hand_over(stores: Sequence[Store], records: Mapping[str, PeriodRecord], arch
         # rows may have those numbers now. The next run that reads that day says how far it is archived.
         archived = {day.day: seq for day, seq in known.items() if seq is not None and seq <= day.last_seq}
         _write(store.place, Archived(store.id, archive, int(now), archived))
+
+
+def keep_numbers_apart(stores: Sequence[Store], records: Mapping[str, PeriodRecord]) -> None:
+    """Have no database give a number again that the archive knows as another row's.
+
+    One that was put back to an earlier moment would. (A file that was restored from a backup has another identity.)
+
+    Raises:
+        ExportError: a database cannot be asked.
+    """
+    days = [day for record in records.values() for day in record.days.values()]
+    for store in stores:
+        known = max((seqs.get(store.id, 0) for day in days for seqs in (day.stores, day.stores_before)), default=0)
+        if not isinstance(store.place, Path):
+            with translated():
+                store.place.keep_beyond(known)
 
 
 def withdraw(stores: Sequence[Place], records: Mapping[str, PeriodRecord], archive: str) -> None:

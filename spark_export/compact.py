@@ -35,7 +35,7 @@ from mailserver.archive.manifest import (
 from mailserver.archive.paths import directory_of, staged_data
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.aggregates import aggregates, fingerprint_of
-from spark_export.archived_record import check_archive_is_there, hand_over, last_found
+from spark_export.archived_record import check_archive_is_there, hand_over, keep_numbers_apart, last_found
 from spark_export.config import CompactConfig
 from spark_export.errors import ExportCheckFailed, ExportError
 from spark_export.frames import read_periods
@@ -91,6 +91,7 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
             archive.repair()
             records = mending.name_days_gone(archive.records(), last_found(archive, stores))
             records = mending.find(records, read_within_s=config.verify_within_days * SECONDS_PER_DAY)
+            keep_numbers_apart(stores, records)
             hand_over(stores, records, archive.url, now)  # before anything else: it no longer covers what may be gone
             records = mending.mend(records)
             records = make_missing_indexes(spark, archive, layout, records, run)

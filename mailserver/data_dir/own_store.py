@@ -2,20 +2,23 @@
 
 It is a file in the directory, or in a PostgreSQL database; all else of a mailserver is in the directory in any case.
 `store.json` says whether there was one, and which. A store that has gone is not silently replaced by an empty one: its
-disk may not be mounted, or somebody has deleted it.
+disk may not be mounted, or somebody has deleted it. Of a database it also says which row was the last that was seen: so
+it is noticed if the database is restored to an earlier moment.
 """
 
+import asyncio
 import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from mailserver.data_dir.folder import ENODE_FILE
 from mailserver.errors import StartupError
 from mailserver.files import write_atomically
-from mailserver.handoff.json_records import field_of, read_record
+from mailserver.handoff.json_records import count_of, field_of, read_record
 from mailserver.store.arrivals import ArrivalLog
 from mailserver.store.interface import StoreStats
 from mailserver.store.message_ids import StoreWithIds
@@ -24,11 +27,24 @@ from mailserver.store.sqlite.damage import how_it_is_gone
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store, read_stats
 
+if TYPE_CHECKING:  # asyncpg is in an extra
+    from mailserver.store.postgres.store import PostgresStore
+
 log = logging.getLogger(__name__)
 
 RECORD_FILE = "store.json"
 
+NOTE_INTERVAL_S = 10.0
+"""How often the last row of a database is written down, if there is a new one."""
+
 _VERSION = 1
+
+
+class Noted(NamedTuple):
+    """What the record says: which store there was, and the number of the last row that was seen, 0 for a file."""
+
+    identity: str
+    seq: int
 
 
 @contextlib.asynccontextmanager
@@ -48,12 +64,11 @@ async def open_own_store(
     """
     if url:
         async with _open_in_database(data_dir, network_topic, url, reindex=reindex) as in_database:
-            _note(data_dir, await in_database.identity())
             yield in_database
         return
     _check_it_is_left(data_dir)
     async with open_store(data_dir / STORE_FILE, network_topic, reindex=reindex) as store:
-        _note(data_dir, await store.identity())
+        _Note(data_dir).write(Noted(await store.identity(), 0))
         yield store
 
 
@@ -133,18 +148,29 @@ async def _open_in_database(
             f"{file} is a store, too, which nobody would look into: move it out of the data directory, when "
             "waku-mailserver migrate has moved what it has; or leave out --store"
         )
+    note = _Note(data_dir)
+    known = note.noted or ("", 0)
     async with contextlib.AsyncExitStack() as stack:
         signs = _signs(data_dir)
         try:
             store = await stack.enter_async_context(
-                open_in_database(url, network_topic, reindex=reindex, must_exist=bool(signs))
+                open_in_database(url, network_topic, reindex=reindex, must_exist=bool(signs), known=known)
             )
         except NoStore as error:
             raise StartupError(
                 f"{error}, but there was a store before: name the right database or restore a backup; "
                 f"to begin with an empty one, delete {' and '.join(signs)}"
             ) from error
-        yield store
+        note.write(await _seen_of(store))
+        closing = asyncio.Event()
+        following = asyncio.create_task(note.follow(store, closing), name="record of the store")
+        try:
+            yield store
+        finally:
+            closing.set()
+            await following
+            await stack.aclose()
+            note.write(await _seen_of(store))  # now all that was put is stored
 
 
 def _signs(data_dir: Path) -> list[str]:
@@ -170,25 +196,60 @@ def _check_it_is_left(data_dir: Path) -> None:
         )
 
 
-def _note(data_dir: Path, identity: str) -> None:
-    """Record that there is a store, and which; log if it is a different one than before."""
-    path = data_dir / RECORD_FILE
-    try:
-        before = read_record(
-            path,
-            lambda record: field_of(record, "identity", str),
-            version=_VERSION,
-            what="record of the store",
-            error=StartupError,
-        )
-    except StartupError as error:
-        before = None
-        log.warning("record of the store started anew cause=%r", str(error))
-    if before == identity:  # then nothing is written, which a full disk may not take
-        return
-    if before is not None:
-        log.warning("store is not the same as before was=%s is=%s", before, identity)
-    try:
-        write_atomically(path, json.dumps({"version": _VERSION, "identity": identity}) + "\n")
-    except OSError as error:
-        log.error("record of the store not written error=%r", error.strerror or str(error))
+def read_note(data_dir: Path) -> Noted | None:
+    """Read the record of which store there was; None if there is none.
+
+    Raises:
+        StartupError: it cannot be read, or is something else.
+    """
+    return read_record(
+        data_dir / RECORD_FILE,
+        lambda record: Noted(field_of(record, "identity", str), count_of("seq", record.get("seq", 0))),
+        version=_VERSION,
+        what="record of the store",
+        error=StartupError,
+    )
+
+
+class _Note:
+    """The record of which store there is, and how far it was seen."""
+
+    def __init__(self, data_dir: Path) -> None:
+        """Read it."""
+        self._path = data_dir / RECORD_FILE
+        self._is_failing = False
+        self.noted: Noted | None = None
+        try:
+            self.noted = read_note(data_dir)
+        except StartupError as error:
+            log.warning("record of the store started anew cause=%r", str(error))
+
+    def write(self, found: Noted) -> None:
+        """Record that there is a store, and which; log if it is a different one than before."""
+        if self.noted == found:  # then nothing is written, which a full disk may not take
+            return
+        if self.noted is not None and self.noted.identity != found.identity:
+            log.warning("store is not the same as before was=%s is=%s", self.noted.identity, found.identity)
+        record: dict[str, object] = {"version": _VERSION, "identity": found.identity}
+        if found.seq:
+            record["seq"] = found.seq
+        try:
+            write_atomically(self._path, json.dumps(record) + "\n")
+        except OSError as error:
+            if not self._is_failing:
+                log.error("record of the store not written error=%r", error.strerror or str(error))
+            self._is_failing = True
+            return
+        self.noted, self._is_failing = found, False
+
+    async def follow(self, store: "PostgresStore", closing: asyncio.Event) -> None:
+        """Record which row was the last, again and again until the store is closing. No write is left amidst."""
+        while not closing.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(NOTE_INTERVAL_S):
+                    await closing.wait()
+            await asyncio.to_thread(self.write, await _seen_of(store))
+
+
+async def _seen_of(store: "PostgresStore") -> Noted:
+    return Noted(await store.identity(), store.newest_seen)

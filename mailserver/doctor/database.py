@@ -1,13 +1,24 @@
 """The database that the store is in, if it is in one."""
 
 import asyncio
+import time
 from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mailserver.app.config import Config
+from mailserver.data_dir.own_store import read_note
 from mailserver.doctor.findings import Finding, ok, problem, warning
-from mailserver.errors import StoreError
+from mailserver.errors import StartupError, StoreError
+from mailserver.units import SECONDS_PER_DAY
+
+if TYPE_CHECKING:  # asyncpg is in an extra
+    from mailserver.store.postgres.presence import State
 
 _CHECK = "database"
+
+WENT_BACK_SHOWN_S = 7 * SECONDS_PER_DAY
+"""How long it is shown that a database went back, after a mailserver has noticed: whoever looks has a week."""
 
 
 def check_database(config: Config) -> list[Finding]:
@@ -16,10 +27,10 @@ def check_database(config: Config) -> list[Finding]:
         return []
     if find_spec("asyncpg") is None:
         return [problem(_CHECK, "asyncpg is not installed", "pip install 'waku-mailserver[postgres]'")]
-    return _look(config.store)
+    return _look(config.store, config.data_dir)
 
 
-def _look(url: str) -> list[Finding]:
+def _look(url: str, data_dir: Path) -> list[Finding]:
     from mailserver.store.postgres.inspection import CONNECTIONS, inspect  # noqa: PLC0415 - asyncpg is in an extra
 
     try:
@@ -35,6 +46,7 @@ def _look(url: str) -> list[Finding]:
         return [problem(_CHECK, f"{name} has no schema of that name", "create it, or leave search_path out of --store")]
     what = "has a store" if facts.has_store else "has no store yet, which is made at the first start"
     findings = [ok(_CHECK, f"{name} {what}, in schema {facts.schema}")]
+    findings += _gone_back(facts.state, data_dir)
     if not facts.is_durable:
         text = "it does not keep what it confirms through a power cut: fsync or full_page_writes is off"
         findings.append(problem("database disk", text, "switch both on"))
@@ -42,3 +54,20 @@ def _look(url: str) -> list[Finding]:
         text = f"it takes {facts.free_connections} more connections, and a mailserver uses {CONNECTIONS}"
         findings.append(warning("connections", text, "raise max_connections, unless the mailserver is running"))
     return findings
+
+
+def _gone_back(state: "State", data_dir: Path) -> list[Finding]:
+    """Whether the database was put back to an earlier moment, as far as a mailserver has noticed or has noted."""
+    advice = "fetch from others what was confirmed since that moment: waku-mailserver sync --since TIME"
+    try:
+        noted = read_note(data_dir)
+    except StartupError:  # the mailserver says so when it starts
+        noted = None
+    if noted is not None and noted.identity == state.identity and noted.seq > state.newest:
+        text = f"it went back in time: row {noted.seq} was seen in it, and its last is {state.newest}"
+        return [problem("database rows", text, f"start the mailserver, which goes on beyond; then {advice}")]
+    if state.moved_at > time.time() - WENT_BACK_SHOWN_S:
+        at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(state.moved_at))
+        text = f"it went back in time, as was noticed at {at}"
+        return [warning("database rows", text, advice)]
+    return []

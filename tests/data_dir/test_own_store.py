@@ -1,5 +1,6 @@
 """mailserver.data_dir.own_store: a store is made where there never was one, and missed where there was."""
 
+import asyncio
 import json
 import sqlite3
 from pathlib import Path
@@ -15,11 +16,15 @@ from mailserver.data_dir.own_store import (
     read_own_stats,
 )
 from mailserver.errors import StartupError, StoreError
+from mailserver.files import write_atomically
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.message_ids import BEFORE_ALL
+from mailserver.store.postgres.presence import MARGIN
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.mailservers import fill, make_envelopes
 from tests.store.postgres.server import new_schema, shared_server
+from tests.store.samples import new_envelopes
+from tests.waiting import until
 
 
 async def start(data_dir: Path) -> str:
@@ -195,6 +200,68 @@ async def test_store_that_has_gone_from_the_database_is_not_replaced_by_an_empty
     )
     (tmp_path / RECORD_FILE).unlink()
     await start_in_database(tmp_path, elsewhere)
+
+
+def noted(data_dir: Path) -> int:
+    seq: int = json.loads((data_dir / RECORD_FILE).read_text()).get("seq", 0)
+    return seq
+
+
+async def test_last_row_of_a_database_is_written_down_meanwhile_and_at_the_end(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_store, "NOTE_INTERVAL_S", 0.01)
+
+    async with open_own_store(tmp_path, DEFAULT_NETWORK_TOPIC, url) as store:
+        assert noted(tmp_path) == 0
+        await store.put(new_envelopes(3))
+        await until(lambda: noted(tmp_path) == 3)
+        monkeypatch.setattr(own_store, "NOTE_INTERVAL_S", 60.0)
+        putting = asyncio.create_task(store.put(new_envelopes(5)))
+        await asyncio.sleep(0)
+    await putting
+
+    assert noted(tmp_path) >= 5
+
+
+async def test_database_that_went_back_is_noticed_at_the_next_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, schema = shared_server(), new_schema(shared_server())
+    async with open_own_store(tmp_path, DEFAULT_NETWORK_TOPIC, server.url(schema)) as store:
+        await store.put(new_envelopes(3))
+        dump = server.dump(schema)
+        await store.put(new_envelopes(2, first=3))
+    server.restore(schema, dump)
+
+    async with open_own_store(tmp_path, DEFAULT_NETWORK_TOPIC, server.url(schema)) as store:
+        assert "went back to an earlier moment" in store.damage
+
+    assert f"database went back in time seen=5 found=3 moved_to={5 + MARGIN}" in caplog.text
+    assert noted(tmp_path) == 5 + MARGIN
+
+
+async def test_note_that_cannot_be_written_is_told_once(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = []
+
+    def counted(path: Path, text: str) -> None:
+        tries.append(text)
+        write_atomically(path, text)
+
+    monkeypatch.setattr(own_store, "NOTE_INTERVAL_S", 0.001)
+    monkeypatch.setattr(own_store, "write_atomically", counted)
+    (tmp_path / f"{RECORD_FILE}.tmp").mkdir()
+    async with open_own_store(tmp_path, DEFAULT_NETWORK_TOPIC, url) as store:
+        await store.put(new_envelopes(1))
+        await until(lambda: len(tries) > 3)
+        (tmp_path / f"{RECORD_FILE}.tmp").rmdir()
+        await until(lambda: (tmp_path / RECORD_FILE).exists() and noted(tmp_path) == 1)
+
+    assert [line for line in caplog.messages if "record of the store" in line] == [
+        "record of the store not written error='Is a directory'"
+    ]
 
 
 async def test_file_that_is_a_store_is_not_passed_over_for_a_database(tmp_path: Path, url: str) -> None:

@@ -29,7 +29,9 @@ COMPACTED_WITHIN_S = 300.0
 
 SERVICES = ("mailserver", "compaction")
 
-PROFILES = ("--profile", "gateway", "--profile", "communities", "--profile", "monitoring")
+PROFILES = tuple(
+    argument for profile in ("gateway", "communities", "monitoring", "postgres") for argument in ("--profile", profile)
+)
 """All that there are."""
 
 PUT = """
@@ -57,7 +59,9 @@ class Stack:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.project = f"waku-mailserver-test-{os.getpid()}"
-        p2p, metrics, prometheus, grafana, light, websocket, light_metrics, torrents, served = map(str, free_ports(9))
+        p2p, metrics, prometheus, grafana, light, websocket, light_metrics, torrents, served, *second = map(
+            str, free_ports(11)
+        )
         self.settings = {
             "IMAGE_TAG": self.project,
             "P2P_ADDRESS": "127.0.0.1",
@@ -72,6 +76,9 @@ class Stack:
             "TORRENT_ADDRESS": "127.0.0.1",
             "TORRENT_PORT": torrents,
             "TORRENT_METRICS_PORT": served,
+            "P2P_PORT_2": second[0],
+            "METRICS_PORT_2": second[1],
+            "POSTGRES_PASSWORD": "secret of a test",
             "MAILSERVER_ADVERTISE": "localhost",
             OPTIONS: COMPILER,
         }
@@ -148,18 +155,19 @@ class Stack:
         run = ("run", "--rm", "-T", "--no-deps", "--entrypoint", "python", "mailserver", "-c", PUT)
         self.compose(*run, stdin=rows)
 
-    def read_archive(self, folder: Path) -> Path:
-        """Copy the archive out of its volume, as it is now."""
-        self.compose("cp", "compaction:/archive/.", str(folder))
+    def read_archive(self, folder: Path, service: str = "compaction") -> Path:
+        """Copy the archive out of its volume, as it is now and as a service sees it."""
+        self.compose(*PROFILES, "cp", f"{service}:/archive/.", str(folder))
         return folder
 
     def compact(self, *, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Compact now, as an operator does by hand."""
         return self.compose("run", "--rm", "-T", "compaction", "now", check=check, within_s=COMPACTED_WITHIN_S)
 
-    def enode(self) -> Enode:
+    def enode(self, service: str = "mailserver") -> Enode:
         """What the operator is told to give to others."""
-        return Enode.parse(self.compose("exec", "-T", "mailserver", "waku-mailserver", "enode").stdout.strip())
+        said = self.compose(*PROFILES, "exec", "-T", service, "waku-mailserver", "enode").stdout
+        return Enode.parse(said.strip())
 
 
 async def history(enode: Enode, topic: Topic, since: int, until: int) -> list[Envelope]:

@@ -67,9 +67,9 @@ def of_days_ago(days: int, topic: Topic, count: int) -> list[NewEnvelope]:
     return [NewEnvelope(noon, noon, topic, envelope.hash(), envelope.raw) for envelope in sealed]
 
 
-def archived(stack: Stack, folder: Path, topic: Topic) -> set[bytes]:
+def archived(stack: Stack, folder: Path, topic: Topic, service: str = "compaction") -> set[bytes]:
     """The hashes that a reader of the archive finds under a topic, as 32 bytes."""
-    files = stack.read_archive(folder) / "date=*/*/*.parquet"
+    files = stack.read_archive(folder, service) / "date=*/*/*.parquet"
     if not list(folder.glob("date=*/*/*.parquet")):
         return set()
     query = "SELECT hash FROM read_parquet(?, hive_partitioning=true, hive_types_autocast=false) WHERE topic = ?"

@@ -27,7 +27,8 @@ FIXED = dict(re.findall(r"^ +((?:MAILSERVER|GATEWAY|COMMUNITIES|SPARK_EXPORT)_[A
 
 READ_BY_COMPOSE = {"COMPOSE_PROFILES"}
 
-PINNED = re.compile(r"[a-z/]+:v?\d+\.\d+\.\d+(-[a-z-]+)?")
+PINNED = re.compile(r"[a-z/]+:v?\d+\.\d+(\.\d+)?(-[a-z-]+)?")
+"""PostgreSQL has versions of two numbers."""
 
 
 @pytest.mark.parametrize("sources", [MAILSERVER, GATEWAY, COMMUNITIES], ids=["mailserver", "gateway", "communities"])
@@ -92,7 +93,7 @@ def test_every_image_of_others_is_pinned_to_a_version() -> None:
         image for image in re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE) if image not in {*stages, "scratch"}
     ]
 
-    assert len(foreign) == 2
+    assert len(foreign) == 3
     assert len(set(bases)) == 1
     for image in foreign + bases:
         assert PINNED.fullmatch(image), image

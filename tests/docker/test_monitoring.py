@@ -106,7 +106,9 @@ def test_grafana_is_given_its_datasource_and_dashboards_where_it_looks_for_them(
     assert mounts[folder] == built.folder / "docker" / "grafana" / "dashboards"
 
 
-@pytest.mark.parametrize(("profile", "services"), [((), 2), (PROFILE, 4), (("--profile", "gateway"), 3)])
+@pytest.mark.parametrize(
+    ("profile", "services"), [((), 2), (PROFILE, 4), (("--profile", "gateway"), 3), (("--profile", "postgres"), 6)]
+)
 def test_the_compose_file_is_right_without_any_setting(built: Stack, profile: tuple[str, ...], services: int) -> None:
     alone = built.folder / "alone"
     alone.mkdir(exist_ok=True)
@@ -116,12 +118,12 @@ def test_the_compose_file_is_right_without_any_setting(built: Stack, profile: tu
 
     assert len(config["services"]) == services
     published = [port for service in config["services"].values() for port in service.get("ports", [])]
-    assert {port["host_ip"] for port in published if port["target"] not in (30303, 60000)} == {"127.0.0.1"}
+    assert {port["host_ip"] for port in published if port["target"] not in (30303, 30304, 60000)} == {"127.0.0.1"}
 
 
-@pytest.mark.parametrize("service", ["prometheus", "grafana"])
+@pytest.mark.parametrize("service", ["prometheus", "grafana", "postgres"])
 def test_what_others_wrote_is_held_as_tightly_as_ours(built: Stack, service: str) -> None:
-    config = json.loads(built.compose(*PROFILE, "config", "--format", "json").stdout)["services"][service]
+    config = json.loads(built.compose(*PROFILES, "config", "--format", "json").stdout)["services"][service]
 
     assert config["read_only"]
     assert config["cap_drop"] == ["ALL"]

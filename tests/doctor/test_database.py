@@ -7,15 +7,18 @@ from pathlib import Path
 import pytest
 
 from mailserver.app.config import Config
+from mailserver.data_dir.own_store import RECORD_FILE, open_own_store
 from mailserver.doctor import archive, database
 from mailserver.doctor.archive import check_archive
 from mailserver.doctor.database import check_database
 from mailserver.doctor.findings import Finding, Verdict
 from mailserver.errors import StoreError
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.postgres import inspection
 from mailserver.store.postgres.connections import MIN_SERVER_VERSION
 from mailserver.store.postgres.store import open_store
 from tests.store.postgres.server import Server, new_schema, shared_server
+from tests.store.samples import new_envelopes
 
 pytestmark = pytest.mark.integration
 
@@ -76,6 +79,40 @@ def test_schema_that_is_not_there_is_a_problem(durable: Server) -> None:
 
     assert findings["database"].verdict is Verdict.PROBLEM
     assert "has no schema of that name" in findings["database"].text
+
+
+async def test_database_that_lacks_what_was_seen_in_it_is_a_problem_until_numbers_were_moved_on(
+    durable: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = new_schema(durable)
+    config = Config(store=durable.url(schema), data_dir=tmp_path)
+    async with open_own_store(tmp_path, DEFAULT_NETWORK_TOPIC, config.store) as store:
+        await store.put(new_envelopes(3))
+    assert "database rows" not in await asyncio.to_thread(found, config)
+    record = tmp_path / RECORD_FILE
+    record.write_text(record.read_text().replace('"seq": 3', '"seq": 8'))  # 5 more were seen
+
+    before = await asyncio.to_thread(found, config)
+    async with open_own_store(tmp_path, DEFAULT_NETWORK_TOPIC, config.store):
+        pass
+    after = await asyncio.to_thread(found, config)
+    monkeypatch.setattr(database, "WENT_BACK_SHOWN_S", -10)
+    later = await asyncio.to_thread(found, config)
+
+    assert before["database rows"].verdict is Verdict.PROBLEM
+    assert before["database rows"].text == "it went back in time: row 8 was seen in it, and its last is 3"
+    assert after["database rows"].verdict is Verdict.WARNING
+    assert after["database rows"].text.startswith("it went back in time, as was noticed at 20")
+    assert "database rows" not in later
+
+
+async def test_damaged_record_of_the_store_says_nothing_of_the_database(durable: Server, tmp_path: Path) -> None:
+    config = Config(store=durable.url(new_schema(durable)), data_dir=tmp_path)
+    async with open_store(config.store):
+        pass
+    (tmp_path / RECORD_FILE).write_text("{")
+
+    assert (await asyncio.to_thread(found, config)).keys() == {"database"}
 
 
 async def test_standby_is_a_problem_and_no_store_is_made_there() -> None:

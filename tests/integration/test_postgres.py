@@ -87,6 +87,37 @@ async def test_two_mailservers_on_one_database_have_one_history(server: Server, 
         assert one.stop() == other.stop() == 0
 
 
+async def test_database_that_was_put_back_is_told_and_gives_no_number_twice(server: Server, tmp_path: Path) -> None:
+    schema, client = new_schema(server), Client(seed=3)
+    data, url = tmp_path / "data", server.url(schema)
+    with running_daemon(data, "--store", url) as daemon:
+        async with connected(daemon) as mail:
+            assert await client.post(mail, client.envelopes(10))
+            dump, kept = await asyncio.to_thread(server.dump, schema), dict(client.confirmed)
+            assert await client.post(mail, client.envelopes(5))
+        assert daemon.stop() == 0
+    server.restore(schema, dump)
+    doctor = run_command("doctor", "--data-dir", data, "--store", url, "--listen", "127.0.0.1:0", "--json")
+
+    client.confirmed = kept
+    with running_daemon(data, "--store", url, "--metrics", "127.0.0.1:0") as daemon:
+        async with asyncio.timeout(15):
+            while "went back" not in (text := await until_ready(metrics_port(daemon), 200)):
+                pass  # the store has not been looked at yet
+        async with connected(daemon) as mail:
+            assert await client.post(mail, client.envelopes(5))
+            assert client.faults_of(await serves(mail)) == []
+        assert daemon.stop() == 0
+
+    found = {finding["check"]: finding for finding in json.loads(doctor.stdout)}
+    assert (found["database rows"]["verdict"], doctor.returncode) == ("problem", 1)
+    assert "database went back in time seen=15 found=10" in daemon.log
+    (problem,) = [problem for problem in json.loads(text)["problems"] if problem["check"] == "damage"]
+    assert not problem["fatal"]
+    assert "the database went back to an earlier moment" in problem["text"]
+    assert int(server.sql("SELECT count(*) FROM envelopes WHERE seq BETWEEN 11 AND 10000000", schema)) == 0
+
+
 def test_commands_say_what_they_know_of_a_database(server: Server, tmp_path: Path) -> None:
     data, url = tmp_path / "data", server.url(new_schema(server))
     flags = ("--data-dir", data, "--store", url)

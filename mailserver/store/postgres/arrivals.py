@@ -5,7 +5,8 @@ removed is never counted for this: `removed` has one row, which every deletion w
 
 A database that is restored from a backup, or fails over to a standby that lacks something, is the same store at an
 earlier moment: its numbers end before those that were read. Whoever follows it begins anew then. If it has gone on
-since, nobody sees that; the operator has given it other numbers (docs/operating/postgresql.md).
+since, nobody sees that; its mailservers have given what came since numbers beyond all that was read
+(`store.postgres.presence`).
 """
 
 import contextlib

@@ -38,6 +38,9 @@ MIN_SERVER_VERSION = 150_000
 HOLD_WAIT_S = 1.0
 """Whoever waits for a lock of the nightly job's asks so often whether another run has it by now."""
 
+_POOLER_TRIES = 10
+"""How often to look which process serves two connections: in between, another client may have taken one."""
+
 _IDLE_S = 10
 """The server ends a transaction of ours that does nothing for so long: it may hold a lock that others wait for."""
 
@@ -93,6 +96,8 @@ class Connection(Protocol):
     def transaction(self) -> contextlib.AbstractAsyncContextManager[object]: ...
 
     def is_in_transaction(self) -> bool: ...
+
+    def get_server_pid(self) -> int: ...
 
     def is_closed(self) -> bool: ...
 
@@ -274,6 +279,42 @@ def shown_url(url: str) -> str:
     query = [(name, value) for name, value in parse_qsl(parts.query) if "password" not in name]
     shown = f"{parts.scheme}://{user.partition(':')[0]}{at}{host}{parts.path}"
     return f"{shown}?{urlencode(query, safe='/')}" if query else shown
+
+
+async def check_sessions(url: str, connection: Connection) -> None:
+    """Check that a new connection to `url` stays with one process of the server. Our locks, the table for what is to be
+    stored and the statements that are prepared are that process's.
+
+    Raises:
+        StoreError: a pooler has it served by any, from transaction to transaction.
+    """
+    try:
+        is_shared = await _changes_processes(url, connection)
+    except asyncpg.DuplicatePreparedStatementError:  # another client has prepared it at the same process
+        is_shared = True
+    if is_shared:
+        raise StoreError(
+            "a pooler before the database shares its connections between transactions: have it pool sessions "
+            "(PgBouncer: pool_mode = session)"
+        )
+
+
+async def _changes_processes(url: str, connection: Connection) -> bool:
+    """Whether a pooler serves two connections that are idle by the same process, or one by several."""
+    ours = {await connection.fetchval("SELECT pg_backend_pid()")}
+    if ours == {connection.get_server_pid()}:  # as the server itself said: there is no pooler
+        return False
+    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        other: Connection = await asyncpg.connect(url, command_timeout=STATEMENT_TIMEOUT_S + 1)
+    theirs = set()
+    try:
+        for number in range(_POOLER_TRIES):
+            # A statement of its own each time: one that was prepared at another process would be unknown.
+            theirs.add(await other.fetchval(f"SELECT pg_backend_pid() + 0 * {number}"))
+            ours.add(await connection.fetchval(f"SELECT pg_backend_pid() + 0 * {number}"))
+    finally:
+        other.terminate()
+    return len(ours) > 1 or len(theirs) > 1 or bool(ours & theirs)
 
 
 async def check_server(connection: Connection) -> None:

@@ -46,11 +46,22 @@ class StoreFailures(Failures):
     def __init__(self) -> None:
         super().__init__()
         self._unreachable = ""
+        self._went_back = ""
 
     @property
     def writing(self) -> str:
         """Why envelopes are not being stored; "" if they are."""
         return self._lost or self._unreachable or super().writing
+
+    @property
+    def damage(self) -> str:
+        """What else is wrong with the database; "" if nothing is."""
+        return "; ".join(filter(None, (self._went_back, super().damage)))
+
+    def went_back(self, text: str) -> None:
+        """The database lacks what it had; this is said until a restart."""
+        self._went_back = text
+        self.changed()
 
     def reached(self, cause: str = "") -> None:
         """The database was reached, or, for this cause, could not be."""

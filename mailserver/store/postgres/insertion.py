@@ -42,15 +42,18 @@ _INSERT = """
         INSERT INTO reception_days AS r (day, first_seq, last_seq)
         SELECT received / 86400, min(seq), max(seq) FROM new GROUP BY 1
         ON CONFLICT (day) DO UPDATE SET last_seq = excluded.last_seq
+    ), known_topics AS (
+        INSERT INTO day_topics (day, third, topic)
+        SELECT DISTINCT created / 86400, get_byte(topic, 2), topic FROM new
+        ON CONFLICT DO NOTHING
     )
-    INSERT INTO day_topics (day, third, topic)
-    SELECT DISTINCT created / 86400, get_byte(topic, 2), topic FROM new
-    ON CONFLICT DO NOTHING
+    SELECT coalesce(max(seq), 0) FROM new
 """
 
 
-async def insert_group(connection: Connection, envelopes: Sequence[NewEnvelope], partitions: Partitions) -> None:
-    """Insert envelopes, in their order; those that are there already are left as they are."""
+async def insert_group(connection: Connection, envelopes: Sequence[NewEnvelope], partitions: Partitions) -> int:
+    """Insert envelopes, in their order; those that are there already are left as they are. Return the number of the
+    last row, 0 if none is new."""
     is_committed = False
     rows = [
         (number, received, created, topic, full_hash[:HASH_PREFIX_BYTES], raw)
@@ -61,8 +64,9 @@ async def insert_group(connection: Connection, envelopes: Sequence[NewEnvelope],
             await connection.copy_records_to_table("staging", records=rows, columns=_COLUMNS)
             await take_lock(connection, Lock.COMMIT)
             await partitions.make_for(connection, {envelope.created // SECONDS_PER_DAY for envelope in envelopes})
-            await connection.fetchval(_INSERT)
+            last: int = await connection.fetchval(_INSERT)
         is_committed = True
+        return last
     finally:
         if not is_committed:
             partitions.forget()

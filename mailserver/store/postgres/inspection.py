@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import asyncpg
 
 from mailserver.errors import StoreError
-from mailserver.store.postgres.connections import MIN_SERVER_VERSION, Connection, open_links
+from mailserver.store.postgres.connections import MIN_SERVER_VERSION, Connection, check_sessions, open_links
 from mailserver.store.postgres.failures import StoreFailures, explain
+from mailserver.store.postgres.presence import State, read_state
 from mailserver.store.postgres.schema import SCHEMA_TABLE
 
 CONNECTIONS = 8
@@ -25,6 +26,7 @@ _FACTS = f"""
 class DatabaseFacts:
     """`version`: in words. `is_durable`: whether it keeps what it confirms through a power cut. `free_connections`: how
     many more it takes, those of this look not counted. `schema`: where a store is or would be, None if it is not there.
+    `state`: what is in it, if there is a store.
     """
 
     version: str
@@ -34,6 +36,7 @@ class DatabaseFacts:
     free_connections: int
     schema: str | None
     has_store: bool
+    state: State
 
 
 async def inspect(url: str) -> DatabaseFacts:
@@ -44,8 +47,10 @@ async def inspect(url: str) -> DatabaseFacts:
     """
 
     async def ask(connection: Connection) -> DatabaseFacts:
+        await check_sessions(url, connection)
         version, is_new_enough, is_standby, is_durable, free, schema, has_store = await connection.fetchrow(_FACTS)
-        return DatabaseFacts(version, is_new_enough, is_standby, is_durable, free + 1, schema, has_store)
+        state = await read_state(connection)
+        return DatabaseFacts(version, is_new_enough, is_standby, is_durable, free + 1, schema, has_store, state)
 
     async with open_links(url, 1, StoreFailures()) as (link,):
         try:

@@ -22,12 +22,14 @@ from mailserver.store.postgres.connections import (
     CONNECT_TIMEOUT_S,
     SESSION,
     Connection,
+    check_sessions,
     give_up_lock,
     hold_lock,
     shown_url,
 )
 from mailserver.store.postgres.failures import ERRORS, LOST, explain
 from mailserver.store.postgres.migration import check_known
+from mailserver.store.postgres.presence import move_on
 from mailserver.store.postgres.records import LOCK_OF, PostgresHandoff, read_value, write_value
 from mailserver.store.postgres.schema import SCHEMA_TABLE, Lock
 
@@ -186,6 +188,12 @@ class StoreDatabase:
                 if holder is None and not self._is_lost:
                     self.ask(lambda connection: give_up_lock(connection, lock))
 
+    def keep_beyond(self, seq: int) -> None:
+        """Have no row get a number up to `seq`, which the archive knows: the database may have been put back to an
+        earlier moment. (The lock of numbering is taken although that of a run is held: nobody who numbers or deletes
+        waits for that.)"""
+        self.ask(lambda connection: move_on(connection, seq))
+
     def read_archived(self) -> Archived | None:
         """What is in the archive, as the last run has said.
 
@@ -238,9 +246,20 @@ class StoreDatabase:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 connection: Connection = await asyncpg.connect(self.url, command_timeout=STATEMENT_TIMEOUT_S + 1)
-            await connection.execute(_JOB_SESSION)
         except (*ERRORS, ValueError) as error:
             raise StoreError(f"cannot open the store {self}: {explain(error)}") from error
+        is_set_up = False
+        try:
+            await connection.execute(_JOB_SESSION)
+            await check_sessions(self.url, connection)
+            is_set_up = True
+        except ERRORS as error:
+            raise StoreError(f"cannot open the store {self}: {explain(error)}") from error
+        except StoreError as error:
+            raise StoreError(f"cannot open the store {self}: {error}") from error
+        finally:
+            if not is_set_up:
+                connection.terminate()
         return connection
 
     async def _close(self) -> None:

@@ -12,7 +12,7 @@ from mailserver.store.engine.lookups import Range
 from mailserver.store.engine.message_ids import StoredMessageIds
 from mailserver.store.engine.snapshots import SnapshotReader
 from mailserver.store.interface import Payer
-from mailserver.store.postgres.lookups import PostgresLookups, within
+from mailserver.store.postgres.lookups import PostgresLookups, bounds, within
 from mailserver.store.postgres.readers import PaidReader, ReaderPool
 from mailserver.store.postgres.rows import Places, RowReader
 
@@ -98,7 +98,9 @@ class PostgresIdAccess:
     async def arrived(self, within: Range, after: int, rows: int) -> Walked:
         """Look at the next rows in the order of arrival."""
         most = work.STATEMENT + rows * work.ROW
-        walked, last, seqs, created, hashes, topics = await self._reader.run(_ARRIVED, (*within, after, rows), most)
+        walked, last, seqs, created, hashes, topics = await self._reader.run(
+            _ARRIVED, (*bounds(within), after, rows), most
+        )
         self.correct((walked - rows) * work.ROW)
         return Walked(walked, last, seqs or [], _names(created, hashes), created or [], topics or b"")
 

@@ -14,7 +14,8 @@ from mailserver.store.moving import Place, ReadRow, ReadRows
 from mailserver.store.postgres.connections import Connection, Link, open_links
 from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.message_ids import PostgresMessageIds
-from mailserver.store.postgres.store import PostgresStore, checking, open_store
+from mailserver.store.postgres.presence import Presence
+from mailserver.store.postgres.store import PostgresStore, open_store
 
 # Sizes come first, and by themselves: only the envelopes that are wanted are read.
 _ROWS = """
@@ -85,5 +86,5 @@ async def open_source(url: str, network_topic: str) -> AsyncIterator[PostgresMov
     """
     async with open_store(url, network_topic, must_exist=True) as store:
         failures = StoreFailures()
-        async with open_links(url, 1, failures, checking(await store.identity(), failures)) as (link,):
+        async with open_links(url, 1, failures, Presence(await store.identity(), failures).check) as (link,):
             yield PostgresMoveSource(store, link)

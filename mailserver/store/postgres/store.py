@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import asyncpg
 
@@ -27,15 +27,22 @@ from mailserver.store.interface import (
     always,
 )
 from mailserver.store.message_ids import OtherNetworkTopic
-from mailserver.store.postgres.connections import Connection, Link, Setup, check_server, open_links, shown_url
+from mailserver.store.postgres.connections import (
+    Connection,
+    Link,
+    check_server,
+    check_sessions,
+    open_links,
+    shown_url,
+)
 from mailserver.store.postgres.deletion import NOTE_REMOVED, count_held, delete_batch, forget_left_over
 from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.indexing import Indexing
-from mailserver.store.postgres.insertion import MAKE_STAGING
 from mailserver.store.postgres.inspection import inspect
 from mailserver.store.postgres.lookups import PostgresLookups
 from mailserver.store.postgres.message_ids import PostgresMessageIds
 from mailserver.store.postgres.migration import NoStore, make_or_migrate
+from mailserver.store.postgres.presence import STATE, Presence, State, with_staging
 from mailserver.store.postgres.readers import REMOVED, PaidReader, ReaderPool, Removed
 from mailserver.store.postgres.records import PostgresHandoff, PostgresMoveRecord, PostgresTimeRecord
 from mailserver.store.postgres.rows import Places, RowReader
@@ -77,6 +84,7 @@ class PostgresStore:
         self,
         url: str,
         identity: str,
+        presence: Presence,
         writer: PostgresWriter,
         readers: ReaderPool,
         upkeep: Link,
@@ -89,6 +97,7 @@ class PostgresStore:
     ) -> None:
         self._url = url
         self._identity = identity
+        self._presence = presence
         self._writer = writer
         self._readers = readers
         self._upkeep = upkeep
@@ -223,15 +232,14 @@ class PostgresStore:
     async def check_presence(self) -> None:
         """Check that the database answers, and that the store in it is the one that was opened."""
         try:
-            (found,) = await self._readers.run("SELECT (SELECT id FROM identity)")
+            state = State.of(*await self._readers.run(STATE))
         except StoreError as error:
             if not self._failures.is_lost:
                 self._failures.reached(str(error))
             raise
-        if found != self._identity:
-            self._failures.lost(_other(found))
-        if self._failures.is_lost:
-            raise StoreError(self._failures.writing)
+        self._presence.take(state)
+        if self._presence.is_behind(state):
+            await self._change("write", self._presence.check)
         self._failures.reached()
 
     async def held(self, surplus: Surplus) -> int:
@@ -251,6 +259,11 @@ class PostgresStore:
     async def identity(self) -> str:
         """An identity that no other store has."""
         return self._identity
+
+    @property
+    def newest_seen(self) -> int:
+        """The highest number of a row that was ever seen in it."""
+        return self._presence.seen
 
     async def shrinks(self) -> bool:
         """Days that are dropped give their space back."""
@@ -274,7 +287,12 @@ class PostgresStore:
 
 @contextlib.asynccontextmanager
 async def open_store(
-    url: str, network_topic: str = DEFAULT_NETWORK_TOPIC, *, reindex: bool = False, must_exist: bool = False
+    url: str,
+    network_topic: str = DEFAULT_NETWORK_TOPIC,
+    *,
+    reindex: bool = False,
+    must_exist: bool = False,
+    known: tuple[str, int] = ("", 0),
 ) -> AsyncIterator[PostgresStore]:
     """Open the store in the database at `url`; make or migrate it first if need be. At the end, commit what was put.
 
@@ -282,25 +300,25 @@ async def open_store(
         network_topic: to which the message ids of envelopes belong.
         must_exist: whether to make none.
         reindex: whether it may be another than before. Then all ids are made anew, while the store is in use.
+        known: the identity of a store, and the highest number of a row that was ever seen in it.
     Raises:
         OtherNetworkTopic: it is another than before, and may not be.
         NoStore: there is none, and none is to be made.
         StoreError: the database cannot be reached, or what is in its schema is not a store, or of a later version.
     """
     failures = StoreFailures()
-    identity, removed, before, was_archived = await _prepare(url, failures, must_exist=must_exist)
+    identity, presence, removed, before, was_archived = await _prepare(url, failures, known, must_exist=must_exist)
     if before not in ("", network_topic) and not reindex:
         raise OtherNetworkTopic(before, network_topic)
-    setup = checking(identity, failures)
     async with (
-        open_links(url, READERS, failures, setup) as reading,
-        open_links(url, 2, failures, setup) as (upkeep, index),
-        open_snapshots(url, SNAPSHOTS, failures, setup) as snapshots,
-        open_links(url, 1, failures, _staging(setup)) as (writing,),
+        open_links(url, READERS, failures, presence.check) as reading,
+        open_links(url, 2, failures, presence.check) as (upkeep, index),
+        open_snapshots(url, SNAPSHOTS, failures, presence.check) as snapshots,
+        open_links(url, 1, failures, with_staging(presence.check)) as (writing,),
     ):
         readers = ReaderPool(reading, failures, removed)
         indexing = Indexing(index, failures, network_topic)
-        writer = PostgresWriter(writing, failures, indexing.on_stored)
+        writer = PostgresWriter(writing, failures, presence, indexing.on_stored)
         state = IndexState(network_topic, indexing.moves, indexing.give_up)
         message_ids = PostgresMessageIds(snapshots, state, readers)
         writes = asyncio.create_task(writer.run(), name="store writer")
@@ -309,6 +327,7 @@ async def open_store(
             yield PostgresStore(
                 url,
                 identity,
+                presence,
                 writer,
                 readers,
                 upkeep,
@@ -346,18 +365,23 @@ async def _stats(readers: ReaderPool) -> StoreStats:
     return StoreStats(envelopes, size, topics, oldest, newest)
 
 
-async def _prepare(url: str, failures: StoreFailures, *, must_exist: bool) -> tuple[str, Removed, str, bool]:
-    """Have a store of this version; return its identity, what was removed of it, the network topic of its ids, and
-    whether anything of it was ever archived."""
+async def _prepare(
+    url: str, failures: StoreFailures, known: tuple[str, int], *, must_exist: bool
+) -> tuple[str, Presence, Removed, str, bool]:
+    """Have a store of this version; return its identity, what is known of it, what was removed of it, the network topic
+    of its ids, and whether anything of it was ever archived."""
 
-    async def prepare(connection: Connection) -> tuple[str, Removed, str, bool]:
+    async def prepare(connection: Connection) -> tuple[str, Presence, Removed, str, bool]:
+        await check_sessions(url, connection)
         await check_server(connection)
         identity = await make_or_migrate(connection, must_exist=must_exist)
+        presence = Presence(identity, failures, known[1] if known[0] == identity else 0)
+        await presence.check(connection)
         removed = Removed(*await connection.fetchrow(f"SELECT {REMOVED}"))
         network_topic, was_archived = await connection.fetchrow(
             "SELECT network_topic, EXISTS (SELECT 1 FROM records WHERE name = $1) FROM id_index", ARCHIVED.name
         )
-        return identity, removed, network_topic, was_archived
+        return identity, presence, removed, network_topic, was_archived
 
     async with open_links(url, 1, failures) as (link,):
         try:
@@ -367,34 +391,3 @@ async def _prepare(url: str, failures: StoreFailures, *, must_exist: bool) -> tu
         except (asyncpg.PostgresError, StoreError) as error:
             cause = explain(error) if isinstance(error, asyncpg.PostgresError) else error
             raise StoreError(f"cannot open the store {shown_url(url)}: {cause}") from error
-
-
-def checking(identity: str, failures: StoreFailures) -> Setup:
-    """A setup that checks that a new connection leads to the same store."""
-
-    async def check(connection: Connection) -> None:
-        try:
-            found = await connection.fetchval("SELECT id FROM identity")
-        except asyncpg.UndefinedTableError:
-            found = None
-        if found != identity:
-            failures.lost(_other(found))
-        if failures.is_lost:
-            raise StoreError(failures.writing)
-
-    return check
-
-
-def _staging(setup: Setup) -> Setup:
-    """A setup that has a table for what is to be stored, too."""
-
-    async def with_staging(connection: Connection) -> None:
-        await setup(connection)
-        await connection.execute(MAKE_STAGING)
-
-    return with_staging
-
-
-def _other(identity: Any) -> str:
-    what = "no store" if identity is None else f"another store, {identity},"
-    return f"there is {what} in the database"

@@ -13,6 +13,7 @@ from mailserver.store.postgres.connections import Link
 from mailserver.store.postgres.failures import StoreFailures, Unreachable, explain
 from mailserver.store.postgres.insertion import insert_group
 from mailserver.store.postgres.partitions import Partitions
+from mailserver.store.postgres.presence import Presence
 
 GROUP_TIMEOUT_S = 15.0
 """How long a group may take, with all that it waits for; then whoever waits is told that it is not stored."""
@@ -21,13 +22,17 @@ GROUP_TIMEOUT_S = 15.0
 class PostgresWriter:
     """Queues envelopes, and commits them in groups on a connection of its own."""
 
-    def __init__(self, link: Link, failures: StoreFailures, on_stored: Callable[[int], None]) -> None:
+    def __init__(
+        self, link: Link, failures: StoreFailures, presence: Presence, on_stored: Callable[[int], None]
+    ) -> None:
         """Write to a database.
 
         Args:
+            presence: is told which rows there are.
             on_stored: called with how many envelopes were in a group that was stored.
         """
         self._link = link
+        self._presence = presence
         self._on_stored = on_stored
         self._failures = failures
         self._partitions = Partitions("envelopes")
@@ -87,8 +92,9 @@ class PostgresWriter:
             if self._failures.is_lost:
                 raise StoreError(self._failures.writing)
             async with asyncio.timeout(GROUP_TIMEOUT_S):
-                await self._link.run(lambda connection: insert_group(connection, envelopes, self._partitions))
+                last = await self._link.run(lambda connection: insert_group(connection, envelopes, self._partitions))
             failure = None
+            self._presence.seen = max(self._presence.seen, last)
             self._failures.stored()
             self._on_stored(len(envelopes))
         except (asyncpg.PostgresError, TimeoutError) as error:

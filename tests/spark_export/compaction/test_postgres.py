@@ -260,6 +260,27 @@ def test_number_of_the_last_row_of_a_day_stays_when_its_rows_are_dropped(
     assert database.handed_over() == {today - 9: 2}
 
 
+def test_database_put_back_to_an_earlier_moment_loses_nothing_to_numbers_that_the_archive_knows(
+    spark: SparkSession, database: Database, archive: Path
+) -> None:
+    before, lost, after = envelopes(4), envelopes(3, first=100), envelopes(3, first=200)
+    database.put(before)
+    dump = shared_server().dump(database.schema)
+    database.put(lost)
+    compact_into(spark, archive, database.place)  # knows rows 5 to 7, which are there no more
+    shared_server().restore(database.schema, dump)
+
+    compact_into(spark, archive, database.place, run="run-2")  # before any mailserver is started
+    database.put(after)
+    numbers = [int(line) for line in database.sql("SELECT seq FROM envelopes ORDER BY seq").splitlines()]
+    compact_into(spark, archive, database.place, run="run-3")
+
+    assert numbers[:4] == [1, 2, 3, 4]
+    assert numbers[4] > 7
+    assert archived(archive) == rows_of([*before, *lost, *after])
+    assert database.handed_over() == {DAY: numbers[-1]}
+
+
 # One at a time
 
 

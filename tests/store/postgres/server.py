@@ -63,7 +63,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                **_as_user(),
+                **as_user(),
             )
         deadline = time.monotonic() + START_LIMIT_S
         while self._run("pg_isready", "-q", "-h", self.folder, check=False):
@@ -131,10 +131,14 @@ class Server:
         ).stdout
 
     def restore(self, schema: str, dump: bytes) -> None:
-        """Have a schema as it was in a backup."""
-        self.sql(f"DROP SCHEMA {schema} CASCADE")
-        options = ("-X", "-q", "-v", "ON_ERROR_STOP=1", "-h", self.folder, "-U", USER, "postgres")
-        subprocess.run([self._bin / "psql", *options], input=dump, check=True, capture_output=True)
+        """Have a schema as it was in a backup, at once. Whoever is connected is cut off, as if it was the server."""
+        options = ("-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-h", self.folder, "-U", USER, "postgres")
+        script = f"DROP SCHEMA {schema} CASCADE;\n".encode() + dump
+        subprocess.run([self._bin / "psql", *options], input=script, check=True, capture_output=True)
+        self.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
 
     def _run(self, name: str, *arguments: str | Path, check: bool = True) -> int:
         done: subprocess.CompletedProcess[bytes] = subprocess.run(
@@ -143,7 +147,7 @@ class Server:
             stdin=subprocess.DEVNULL,
             check=False,
             capture_output=True,
-            **_as_user(),
+            **as_user(),
         )
         assert not check or done.returncode == 0, done.stderr.decode()
         return done.returncode
@@ -158,7 +162,7 @@ class Server:
             process.wait(START_LIMIT_S)
 
 
-def _as_user() -> dict[str, Any]:
+def as_user() -> dict[str, Any]:
     return {"user": USER, "group": USER, "extra_groups": []} if os.geteuid() == 0 else {}
 
 

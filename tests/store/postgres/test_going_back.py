@@ -1,0 +1,146 @@
+"""mailserver.store.postgres.presence: a database that is put back to an earlier moment, and the numbers of its rows."""
+
+import asyncio
+import logging
+
+import pytest
+
+from mailserver.errors import StoreError
+from mailserver.store.postgres.presence import MARGIN, WENT_BACK, State
+from mailserver.store.postgres.store import PostgresStore, open_store
+from tests.store.engines import found
+from tests.store.postgres.conftest import Place
+from tests.store.postgres.server import Server
+from tests.store.samples import START, new_envelopes, raws
+
+pytestmark = pytest.mark.integration
+
+BEFORE, LOST, AFTER = new_envelopes(4), new_envelopes(3, first=100), new_envelopes(2, first=200)
+
+
+def numbers(place: Place) -> list[int]:
+    return sorted(int(line) for line in place.rows("SELECT seq FROM envelopes"))
+
+
+async def known_of(store: PostgresStore) -> tuple[str, int]:
+    return await store.identity(), store.newest_seen
+
+
+async def put_back(place: Place) -> tuple[str, int]:
+    """Store BEFORE and LOST, and put the database back to the moment in between; return what was known of it."""
+    async with open_store(place.url) as store:
+        await store.put(BEFORE)
+        dump = place.server.dump(place.schema)
+        await store.put(LOST)
+    place.server.restore(place.schema, dump)
+    return await known_of(store)
+
+
+async def until_it_answers(store: PostgresStore) -> None:
+    """The loop has to hear that connections were cut."""
+    async with asyncio.timeout(15):
+        while True:
+            try:
+                await store.check_presence()
+                return
+            except StoreError:
+                await asyncio.sleep(0)
+
+
+async def test_no_number_that_was_seen_is_used_again(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    known = await put_back(place)
+    assert numbers(place) == [1, 2, 3, 4]
+
+    async with open_store(place.url, known=known) as store:
+        damage, removed = store.damage, store.removed_until
+        await store.put(AFTER)
+        assert await found(store) == raws([*BEFORE, *AFTER][::-1])
+
+    assert known[1] == 7
+    assert numbers(place) == [1, 2, 3, 4, *range(8 + MARGIN, 10 + MARGIN)]
+    assert damage == WENT_BACK
+    assert removed > START + 3600  # the archive is asked for what is missing
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert lines == [f"database went back in time seen=7 found=4 moved_to={7 + MARGIN}"]
+
+    async with open_store(place.url, known=await known_of(store)) as store:
+        assert store.damage == ""
+        assert store.newest_seen == 9 + MARGIN
+
+
+async def test_nothing_is_moved_where_all_is_there_or_it_is_another_store(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_store(place.url) as store:
+        await store.put(BEFORE)
+    for known in (await known_of(store), (await store.identity(), 0), ("another", 1000)):
+        async with open_store(place.url, known=known) as store:
+            await store.put(LOST)
+            assert store.damage == ""
+
+    assert numbers(place)[-1] < MARGIN
+    assert "went back" not in caplog.text
+
+
+async def test_it_is_noticed_by_those_who_run_before_they_store_anything(
+    place: Place, store: PostgresStore, other: PostgresStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.put(BEFORE)
+    dump = await asyncio.to_thread(place.server.dump, place.schema)
+    await store.put(LOST)  # the other has not heard of these
+    assert other.newest_seen < store.newest_seen == 7
+
+    await asyncio.to_thread(place.server.restore, place.schema, dump)
+    told: list[str] = []
+    other.tell(lambda: told.append(other.damage))
+    async with asyncio.timeout(15):
+        while True:
+            try:
+                await store.put(AFTER)
+                break
+            except StoreError:
+                await asyncio.sleep(0)
+    await until_it_answers(other)
+
+    assert min(numbers(place)[4:]) > 7 + MARGIN
+    assert store.damage == other.damage == WENT_BACK
+    assert WENT_BACK in told
+    assert f"as another mailserver has noticed moved_to={7 + MARGIN}" in caplog.text
+    assert caplog.text.count("seen=7 found=4") == 1  # by whichever connection was first
+
+
+async def test_it_is_noticed_where_nothing_is_stored(place: Place, store: PostgresStore) -> None:
+    await store.put(BEFORE)
+    dump = await asyncio.to_thread(place.server.dump, place.schema)
+    await store.put(LOST)
+
+    await asyncio.to_thread(place.server.restore, place.schema, dump)
+    await until_it_answers(store)
+
+    assert store.damage == WENT_BACK
+    assert place.rows("SELECT last_value FROM envelope_seq") == [str(7 + MARGIN)]
+
+
+async def test_what_others_have_stored_is_seen(place: Place, store: PostgresStore, other: PostgresStore) -> None:
+    await store.put(BEFORE)
+
+    await other.check_presence()
+
+    assert other.newest_seen == 4
+
+
+@pytest.mark.parametrize("body", ["", "[]", '{"to": "7", "at": 1}', '{"to": 7}', "[" * 100_000])
+def test_record_of_numbers_that_is_something_else_is_an_error_of_the_store(body: str) -> None:
+    with pytest.raises(StoreError, match="record of numbers that were moved on"):
+        State.of("id", 7, body)
+
+
+def test_servers_are_put_back_whole(place: Place) -> None:
+    server: Server = place.server
+    place.rows("CREATE TABLE one AS SELECT 1 AS number")
+    dump = server.dump(place.schema)
+    place.rows("UPDATE one SET number = 2; CREATE TABLE other ()")
+
+    server.restore(place.schema, dump)
+
+    assert place.rows("SELECT number, to_regclass('other') IS NULL FROM one") == ["1|t"]
