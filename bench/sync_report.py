@@ -29,7 +29,7 @@ def sync_table(sync: Sync) -> str:
 
 def fetch_line() -> str:
     """What the table of fetches is about."""
-    return "An empty mailserver fetches everything from another, over loopback"
+    return "An empty mailserver fetches everything from another, or a client lists its ids, over loopback"
 
 
 def fetch_table(sync: Sync) -> str:

@@ -26,6 +26,8 @@ from mailserver.wakuid.answers import Done
 from mailserver.wakuid.packets import MAX_CURSOR_BYTES, MAX_METADATA_BYTES, Order
 from mailserver.wakuid.questions import Query
 
+_FORMATS = ("hex", "json")
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `ids`."""
@@ -64,7 +66,14 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="HEX",
         help="continue where an earlier list ended, in the same order",
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON object for each id")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--format",
+        choices=_FORMATS,
+        default="hex",
+        help="hex: the MUID; json: an object that also says what its metadata says (default: %(default)s)",
+    )
+    form.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
     parser.set_defaults(command=_ids)
 
 
@@ -83,7 +92,7 @@ def _ids(arguments: argparse.Namespace) -> None:
         cursor=arguments.cursor,
         limit=arguments.limit,
     )
-    show = _show_json if arguments.json else _show
+    show = _show_json if arguments.format == "json" else _show
     count, end = uvloop.run(_list(arguments, query, show))
     rest = f", more with --cursor {end.cursor.hex()}" if end.cursor and not end.is_all else ""
     later = f", what arrives later with --cursor {end.cursor.hex()}" if end.cursor and end.is_all else ""

@@ -52,6 +52,9 @@ IDS_PER_WORK = 16
 
 _IDS_AT_ONCE = SLICE_WORK * IDS_PER_WORK
 
+NOTHING_DIFFERS = bytes([VERSION])
+"""The answer to a message where all that it asked about is the same. The initiator needs no items to take it."""
+
 R = TypeVar("R")
 
 

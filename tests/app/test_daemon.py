@@ -1,15 +1,20 @@
 """mailserver.app.daemon in this process: start, settings, static peers, faults. As a process: `tests/integration/`."""
 
 import asyncio
+import json
 import logging
+import re
 import socket
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
+from mailserver.app.control import STATUS, call_daemon
 from mailserver.archive.paths import RECORDS
+from mailserver.archive.reading import source
 from mailserver.catchup.catchup import Catchup
 from mailserver.codec import rlp
 from mailserver.codec.keys import Enode
@@ -17,6 +22,8 @@ from mailserver.errors import DisconnectReason, Rejection, StartupError, StoreEr
 from mailserver.limits.packet_rates import DEFAULT_BYTE_LIMITS, DEFAULT_PACKET_LIMITS
 from mailserver.live.relay import Relay
 from mailserver.mail.completion import Completion, Failure, decode_completion
+from mailserver.metrics.labels import Check
+from mailserver.monitoring import watch
 from mailserver.peers.served_peer import ServedPeer
 from mailserver.rlpx import liveness as liveness_module
 from mailserver.rlpx import p2p
@@ -74,6 +81,52 @@ async def test_archive_is_looked_at_before_the_first_request(tmp_path: Path, cap
 
     async with running(tmp_path, archive=str(archive)):
         await until(lambda: "archive cannot be read error=" in caplog.text)
+
+
+async def test_archive_that_cannot_be_read_is_told_by_ready_and_status_until_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "mailserver")
+    monkeypatch.setattr(watch, "LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(source, "REMEMBERED_S", 2.0)
+    archive = tmp_path / "archive"
+    (file,) = write_period(archive, [envelope(1, created=START, topic=NEWS)], snapshot=False)
+
+    async with running(tmp_path, archive=str(archive), metrics="127.0.0.1:0") as daemon:
+        port = re.findall(r"serving metrics port=(\d+)", caplog.text)[-1]
+
+        async def told() -> tuple[list[str], list[str]]:
+            """What `/ready`, which must be 200, and `status` say of the archive."""
+
+            def ready() -> dict[str, Any]:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready") as answer:
+                    said: dict[str, Any] = json.load(answer)
+                return said
+
+            said = await asyncio.to_thread(ready), await call_daemon(tmp_path, STATUS, {}, lambda _: None)
+            by_ready, by_status = (
+                [each["text"] for each in one["problems"] if each["check"] == Check.ARCHIVE.value] for one in said
+            )
+            return by_ready, by_status
+
+        async def until_told(*texts: str) -> None:
+            async with asyncio.timeout(DEADLINE_S):
+                while await told() != ([*texts], [*texts]):  # noqa: ASYNC110 - it has to be asked
+                    await asyncio.sleep(0.01)
+
+        times = START.to_bytes(4, "big"), (START + 1).to_bytes(4, "big")
+        request = rlp.encode([CLEAR_ID, *times, b"", b"", b"", [NEWS]])
+        raw = await daemon.join()
+        assert (await ask(raw, request))[0] == 1
+        assert await told() == ([], [])
+        file.rename(tmp_path / "elsewhere")
+        _, failure = await ask(raw, request)
+        assert isinstance(failure, Failure)
+        await until_told(f"requests could not be answered from the archive: {file} is missing")
+
+        (tmp_path / "elsewhere").rename(file)
+        assert (await ask(raw, request))[0] == 1
+        await until_told()
 
 
 async def test_key_stays_the_same_from_start_to_start(tmp_path: Path) -> None:

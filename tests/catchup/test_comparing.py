@@ -24,7 +24,7 @@ from mailserver.catchup.source import Source
 from mailserver.client import id_client
 from mailserver.codec.keys import Enode
 from mailserver.errors import Rejection, RequestRejected
-from mailserver.history import id_answers
+from mailserver.history import id_answers, id_conversation
 from mailserver.history.delivery import DeliverySettings
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, sync_id
@@ -47,7 +47,8 @@ from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.acceptance import Requirements
 from mailserver.waku.bloom import FULL_INTEREST, Interest, bloom_of
-from mailserver.waku.envelope import Envelope, Topic
+from mailserver.waku.envelope import MAX_U32, Envelope, Topic
+from mailserver.wakuid.answers import Terms
 from tests.catchup.running import assert_stored, catching_up, hurry, settled, state_of
 from tests.catchup.servers import PASSWORD_KEY, Archive, make_envelopes, raws, serving, settings_for, stored_raws
 from tests.mailservers import NEWS, NO_REQUEST_LIMITS, NOW, SPORT, Clock, fill, make_envelope, stored, wired
@@ -381,6 +382,32 @@ async def lied(folder: Path, source: Own) -> tuple[State, str]:
     async with catching_up(folder, source.enode) as catchup:
         progress = await state_of(catchup, State.SET_ASIDE)
     return progress.state, progress.problem
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"since": 0},
+        {"since": MAX_U32},
+        {"now": 0},
+        {"now": MAX_U32},
+        {"max_message_bytes": 0},
+        {"max_message_bytes": MAX_U32},
+        {"network_topic": "/waku/2/rs/1/5"},
+    ],
+)
+async def test_lies_about_its_terms_cost_a_source_the_comparison_and_us_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(id_conversation, "Terms", lambda *said, **also: replace(Terms(*said, **also), **lie))
+    async with (
+        own(tmp_path / "source.db", SETTLED) as source,
+        catching_up(tmp_path, source.enode, held=SETTLED[::2]) as catchup,
+    ):
+        (progress,) = await settled(catchup)
+
+    assert_stored(tmp_path, SETTLED)
+    assert (progress.state, progress.stored) == (State.DONE, 150)
 
 
 async def test_source_whose_messages_are_none_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

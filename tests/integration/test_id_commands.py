@@ -53,8 +53,11 @@ def test_ids_are_those_of_the_history(server: Daemon, envelopes: list[Envelope])
     assert done.stdout.split() == muids(envelopes)
 
 
-def test_ids_as_json_say_what_the_metadata_says(server: Daemon, envelopes: list[Envelope]) -> None:
-    lines = [json.loads(line) for line in ids(server, "--json").stdout.splitlines()]
+@pytest.mark.parametrize("flags", [("--format", "json"), ("--json",)])
+def test_ids_as_json_say_what_the_metadata_says(
+    server: Daemon, envelopes: list[Envelope], flags: tuple[str, ...]
+) -> None:
+    lines = [json.loads(line) for line in ids(server, *flags).stdout.splitlines()]
 
     assert lines == [
         {"muid": name, "created": each.created, "ttl": each.ttl, "nonce": each.nonce}

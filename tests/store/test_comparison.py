@@ -152,11 +152,14 @@ async def test_equal_stores_need_one_trip(store: StoreWithIds) -> None:
     held = await talk(twin, twin)
 
     found: list[Differences] = []
-    assert await store.message_ids.comparison(EVERYTHING).receive(HEAD, found.append) is None
+    charges: list[int] = []
+    last = store.message_ids.comparison(EVERYTHING, payer=Payer(charge=charges.append))
+    assert await last.receive(HEAD, found.append) is None
 
     assert len(held.messages) == 2
     assert held.messages[1] == HEAD
     assert found == []  # nobody is told that there is nothing
+    assert charges == []  # nor is anything read for that
 
 
 async def test_message_of_a_new_comparison_is_about_what_is_stored_by_then(store: StoreWithIds) -> None:

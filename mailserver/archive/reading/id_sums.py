@@ -70,8 +70,8 @@ class SumsReader(PaidReads):
         near = [period for period in periods if period.created[0] <= upper and lower <= period.created[1]]
         sums: dict[Period, DaySums] = {}
         blind: list[Span] = []
-        for period in near:
-            of_period = await self._days(period)
+        days = await self.several([partial(self._days, period) for period in near])
+        for period, of_period in zip(near, days, strict=True):
             if of_period is None or not of_period.each_once or of_period.network_topic != network_topic:
                 blind.append(period.created)
             else:

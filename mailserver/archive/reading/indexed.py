@@ -137,28 +137,28 @@ class IndexedFile:
                 yield Candidate(group, created, of_group)
 
 
-def read_index(index: IndexFile, files: Mapping[str, int]) -> PeriodIndex:
-    """Read the directory of a period's index.
+def read_index(opened: BinaryIO, index: IndexFile, files: Mapping[str, int]) -> PeriodIndex:
+    """Read the directory of a period's index, which is `index_opened`.
 
     Args:
         files: how many rows each of the period's files has, by its path.
     Raises:
-        IndexUnusable: it cannot be read, is damaged, or is of other files.
+        ArchiveFault: it is damaged, or is of other files.
+        OSError: it cannot be read.
     """
-    with index_opened(index.files, index.name) as file:
-        directory = read_directory(file, index.record)
-        check_paths(directory, files.items())
-        return directory
+    directory = read_directory(opened, index.record)
+    check_paths(directory, files.items())
+    return directory
 
 
-def read_files(index: IndexFile, some: Sequence[tuple[DataFile, Entry]]) -> list[IndexedFile]:
-    """Read what an index says of some files.
+def read_files(opened: BinaryIO, index: IndexFile, some: Sequence[tuple[DataFile, Entry]]) -> list[IndexedFile]:
+    """Read what an index, which is `index_opened`, says of some files.
 
     Raises:
-        IndexUnusable: it cannot be read, or is damaged.
+        ArchiveFault: it is damaged.
+        OSError: it cannot be read.
     """
-    with index_opened(index.files, index.name) as file:
-        heads = read_heads(file, [entry for _, entry in some])
+    heads = read_heads(opened, [entry for _, entry in some])
     return [IndexedFile(data, index, entry, head) for (data, entry), head in zip(some, heads, strict=True)]
 
 

@@ -1,9 +1,12 @@
 """What all requests to one archive share, and what each of them reads with, at its payer's expense."""
 
-from collections.abc import Callable
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from mailserver.archive.errors import ArchiveError
 from mailserver.archive.reading.cache import ByteCache
 from mailserver.archive.reading.catalog import Catalog, Period, PeriodFiles
 from mailserver.archive.reading.reads import RECORD_FILE, STEP, ArchiveReads
@@ -51,6 +54,11 @@ class PaidReads:
         self._archive = archive
         self._payer = payer
 
+    @property
+    def at_once(self) -> int:
+        """How many reads go on at the same time, at most."""
+        return self._archive.reads.at_once
+
     async def periods(self) -> tuple[Period, ...]:
         """Return the archive's periods. The one with the newest envelope comes first."""
         return await self._run(STEP, self._archive.catalog.periods)
@@ -63,6 +71,32 @@ class PaidReads:
         self._charge(RECORD_FILE * len(files.files))
         self._archive.keep(period, files, _FILE_BYTES * len(files.files))
         return files
+
+    async def several(self, reads: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
+        """Do some reads, `at_once` of them at the same time; return what they have found, in their order.
+
+        No more wait at once than can be read: else the last would have to wait for all before it, and be given up.
+        Once one has failed, no other begins.
+        """
+        readers = min(self.at_once, len(reads))
+        if readers <= 1:
+            return [await read() for read in reads]
+        left = deque(enumerate(reads))
+        found: dict[int, T] = {}
+
+        async def read_on() -> None:
+            while left:
+                number, read = left.popleft()
+                try:
+                    found[number] = await read()
+                except ArchiveError:
+                    left.clear()
+                    raise
+
+        for fault in await asyncio.gather(*(read_on() for _ in range(readers)), return_exceptions=True):
+            if fault is not None:
+                raise fault
+        return [found[number] for number in range(len(reads))]
 
     async def _run(self, work: int, read: Callable[[], T]) -> T:
         self.work += work

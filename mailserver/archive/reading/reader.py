@@ -1,16 +1,14 @@
 """Reads what a search needs, for one request: from memory, or from the disk when it is the request's turn."""
 
-import asyncio
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 
 import pyarrow.parquet as pq
 
-from mailserver.archive.errors import ArchiveError
 from mailserver.archive.index.columns import Numbers32
 from mailserver.archive.index.reader import PeriodIndex
 from mailserver.archive.reading.catalog import Period, PeriodFiles, PlacedFile
@@ -20,6 +18,7 @@ from mailserver.archive.reading.indexed import (
     IndexGone,
     IndexUnusable,
     candidates_of,
+    index_opened,
     read_files,
     read_index,
     read_indexed_keys,
@@ -70,8 +69,12 @@ class PaidReader(PaidReads):
         super().__init__(archive, payer)
         self._order: TopicOrder | None = None
 
-    async def row_groups(self, period: Period, wanted: Wanted) -> Sequence[Candidate]:
-        """Return the row groups of a period that may have wanted envelopes."""
+    async def row_groups(self, periods: Sequence[Period], wanted: Wanted) -> Sequence[Candidate]:
+        """Return the row groups of some periods that may have wanted envelopes."""
+        found = await self.several([partial(self._row_groups, period, wanted) for period in periods])
+        return [*chain.from_iterable(found)]
+
+    async def _row_groups(self, period: Period, wanted: Wanted) -> Sequence[Candidate]:
         of_period = await self._files(period)
         files = self._that_may_have(of_period.files, wanted)
         if of_period.index is not None:
@@ -84,10 +87,18 @@ class PaidReader(PaidReads):
         return [Candidate(group, group.created, None) for group in await self._by_footers(files, wanted)]
 
     async def matches(self, candidates: Sequence[Candidate], wanted: Wanted) -> list[Match]:
-        """Return the first wanted envelopes of some row groups, in order."""
-        groups = [candidate.group for candidate in candidates]
-        known = {group: self._archive.kept(_keys_key(group), GroupKeys) for group in groups}
-        unknown = [group for group, kept in known.items() if kept is None]
+        """Return the first wanted envelopes of some row groups, in order. All free threads read at the same time."""
+        known = {each.group: self._archive.kept(_keys_key(each.group), GroupKeys) for each in candidates}
+        parts = _parts(candidates, known, self.at_once)
+        found = await self.several([partial(self._matches, part, known, wanted) for part in parts])
+        if len(found) == 1:
+            return found[0]
+        return await self._run(STEP, partial(first, wanted.most, chain.from_iterable(found)))
+
+    async def _matches(
+        self, candidates: Sequence[Candidate], known: Mapping[RowGroup, GroupKeys | None], wanted: Wanted
+    ) -> list[Match]:
+        unknown = [candidate.group for candidate in candidates if known[candidate.group] is None]
         faults: list[str] = []
 
         def look_through() -> tuple[dict[RowGroup, GroupKeys], list[Match]]:
@@ -101,7 +112,7 @@ class PaidReader(PaidReads):
                     still_wanted = wanted.beside(found)
             return read, first(wanted.most, found)
 
-        work = STEP + sum(keys_work(group, is_kept=kept is not None) for group, kept in known.items())
+        work = STEP + sum(keys_work(each.group, is_kept=known[each.group] is not None) for each in candidates)
         read, best = await self._run(work, look_through)
         for cause in faults:
             self._archive.on_slow(cause)
@@ -112,31 +123,19 @@ class PaidReader(PaidReads):
 
     async def raws(self, of_groups: Mapping[RowGroup, Sequence[Match]]) -> dict[EnvelopeHash, bytes]:
         """Read envelopes of some row groups; return them by hash. All free threads read at the same time."""
-        steps: list[list[RowGroup]] = []
-        work = STEP_WORK
-        for group in of_groups:
-            if work >= STEP_WORK:
-                steps.append([])
+        works = {group: raws_work(group, is_parsed=True) for group in of_groups}
+        most = min(STEP_WORK, sum(works.values()) // self.at_once)
+        steps: list[dict[RowGroup, Sequence[Match]]] = []
+        work = most
+        for group, some in of_groups.items():
+            if work >= most:
+                steps.append({})
                 work = 0
-            steps[-1].append(group)
-            work += raws_work(group, is_parsed=True)
+            steps[-1][group] = some
+            work += works[group]
         raws: dict[EnvelopeHash, bytes] = {}
-        left = deque(steps)
-
-        async def read_on() -> None:
-            while left:
-                step = left.popleft()
-                try:
-                    raws.update(await self._raws({group: of_groups[group] for group in step}))
-                except ArchiveError:
-                    left.clear()
-                    raise
-
-        # No more wait at once than can be read: else the last would have to wait for all before it, and be given up.
-        readers = min(self._archive.reads.at_once, len(steps))
-        for fault in await asyncio.gather(*(read_on() for _ in range(readers)), return_exceptions=True):
-            if fault is not None:
-                raise fault
+        for found in await self.several([partial(self._raws, step) for step in steps]):
+            raws |= found
         return raws
 
     def cost(self, group: RowGroup) -> int:
@@ -267,6 +266,23 @@ def _steps(files: Sequence[PlacedFile]) -> Iterator[list[PlacedFile]]:
         yield some
 
 
+def _parts(
+    candidates: Sequence[Candidate], known: Mapping[RowGroup, GroupKeys | None], most: int
+) -> list[Sequence[Candidate]]:
+    """Split row groups into `most` parts at most, each with as many that have to be read. Those of a part keep their
+    order."""
+    unknown = [candidate for candidate in candidates if known[candidate.group] is None]
+    count = min(most, len(unknown))
+    if count <= 1:
+        return [candidates]
+    unknown.sort(key=lambda candidate: _index_name(candidate.group) or "")  # so that few open the same index
+    part_of = {candidate.group: number * count // len(unknown) for number, candidate in enumerate(unknown)}
+    parts: list[list[Candidate]] = [[] for _ in range(count)]
+    for candidate in candidates:
+        parts[part_of.get(candidate.group, 0)].append(candidate)
+    return [*parts]
+
+
 def _read_footers(files: Sequence[PlacedFile]) -> list[tuple[PlacedFile, tuple[RowGroup, ...]]]:
     return [(file, read_footer(file.file)) for file in files]
 
@@ -279,13 +295,19 @@ def _look_up(
     wanted: Wanted,
     numbers: Numbers32 | None,
 ) -> _Found:
-    if directory is None:
-        directory = read_index(index, {file.path: file.file.rows for file in of_period.files})
     low, high = wanted.above[0], wanted.below[0]
-    entries = [(file, directory.entries[file.path]) for file in known]
-    near = [(file, entry) for file, entry in entries if entry.created[0] <= high and entry.created[1] >= low]
-    unknown = [(file.file, entry) for file, entry in near if known[file] is None]
-    read = read_files(index, unknown) if unknown else []
+    with ExitStack() as stack:  # to open a file on S3 is a request
+        opened = None
+        if directory is None:
+            opened = stack.enter_context(index_opened(index.files, index.name))
+            directory = read_index(opened, index, {file.path: file.file.rows for file in of_period.files})
+        entries = [(file, directory.entries[file.path]) for file in known]
+        near = [(file, entry) for file, entry in entries if entry.created[0] <= high and entry.created[1] >= low]
+        unknown = [(file.file, entry) for file, entry in near if known[file] is None]
+        read: list[IndexedFile] = []
+        if unknown:
+            opened = opened or stack.enter_context(index_opened(index.files, index.name))
+            read = read_files(opened, index, unknown)
     by_path = {file.entry.path: file for file in read}
     indexed = [known[file] or by_path[file.path] for file, _ in near]
     return _Found(directory, candidates_of(indexed, wanted, numbers) if indexed else [], read)

@@ -4,6 +4,10 @@ A record says when the first and the last envelope of its period were created. A
 each row group. The search looks at the newest row group first, and ends when all others are older than a full page. So
 the cost of an answer depends on what the search looks at on the way. If that becomes too much, the page ends early,
 whatever was asked for, and names the place down to which everything was looked at.
+
+To find the row groups of a period that is not in memory takes some round trips to where the archive is. So those of
+several periods are looked for at the same time, where several threads read: first of one, then of twice as many each
+time that the page is not full yet. What is looked for in vain costs no more than what was looked for before it.
 """
 
 import heapq
@@ -32,8 +36,12 @@ class Reader(Protocol):
 
     work: int
 
-    async def row_groups(self, period: Period, wanted: Wanted) -> Sequence[Candidate]:
-        """Return the row groups of a period that may have wanted envelopes."""
+    @property
+    def at_once(self) -> int:
+        """How many reads go on at the same time, at most."""
+
+    async def row_groups(self, periods: Sequence[Period], wanted: Wanted) -> Sequence[Candidate]:
+        """Return the row groups of some periods that may have wanted envelopes."""
 
     async def matches(self, groups: Sequence[Candidate], wanted: Wanted) -> list[Match]:
         """Return the first wanted envelopes of some row groups, in order."""
@@ -74,6 +82,7 @@ async def search(
     waiting = [period for period in reversed(periods) if period.created[0] <= high and period.created[1] >= low]
     groups: list[tuple[int, int, Candidate]] = []  # a heap
     number = 0
+    ahead = 1
     best: list[Match] = []
     while waiting or groups:
         newest_group = -groups[0][0] if groups else -1
@@ -84,7 +93,11 @@ async def search(
             reached = newest + 1, LOWEST_HASH
             return ArchiveFound([match for match in best if match.place > reached], reached)
         if waiting and waiting[-1].created[1] >= newest_group:
-            for group in await reader.row_groups(waiting.pop(), wanted):
+            some = [waiting.pop()]
+            while waiting and len(some) < ahead and waiting[-1].created[1] >= low:
+                some.append(waiting.pop())
+            ahead = min(2 * ahead, reader.at_once)
+            for group in await reader.row_groups(some, wanted):
                 if group.created[0] <= high and group.created[1] >= low:
                     heapq.heappush(groups, (-group.created[1], number, group))
                     number += 1

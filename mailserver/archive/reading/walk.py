@@ -79,7 +79,7 @@ async def envelopes_of_period(reader: PaidReader, period: Period, first: int) ->
     Raises:
         ArchiveError: the archive cannot be read, or the period was replaced.
     """
-    candidates = sorted(await reader.row_groups(period, _EVERYTHING), key=_where)
+    candidates = sorted(await reader.row_groups([period], _EVERYTHING), key=_where)
     for end, candidate in enumerate(candidates[first:], first + 1):
         parts = [*windows(await reader.matches([candidate], _EVERYTHING))]
         for number, some in enumerate(parts, 1):

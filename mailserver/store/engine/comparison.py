@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from mailserver.ids.muid import sync_id
-from mailserver.reconcile.sides import Differences, Initiator, Responder
+from mailserver.reconcile.sides import NOTHING_DIFFERS, Differences, Initiator, Responder
 from mailserver.reconcile.storage import MemoryStorage, Storage
 from mailserver.store.engine.id_access import IdAccess
 from mailserver.store.engine.index_state import IndexDamaged, IndexState
@@ -92,6 +92,8 @@ class StoredComparison:
 
     async def receive(self, message: bytes, on_found: Callable[[Differences], None]) -> bytes | None:
         """Take an answer, as the side that asks; return the next message, None at the end."""
+        if message == NOTHING_DIFFERS:
+            return None
         return await self._compare(
             lambda now: now.drive(Initiator(now.ids, self.frame_bytes, now.goes_on).receive(message)), on_found
         )

@@ -5,8 +5,8 @@ A row has no id, and is not indexed, if its envelope is damaged, says another ti
 """
 
 from collections.abc import Iterable
-from itertools import groupby
-from typing import NamedTuple
+from itertools import groupby, repeat
+from typing import Literal, NamedTuple
 
 from mailserver.errors import DecodeError
 from mailserver.ids.envelopes import envelope_muid
@@ -27,6 +27,9 @@ BATCH_BYTES = 4 * 1024 * 1024
 """A batch ends with the envelope that reaches this."""
 
 
+_LITTLE: Iterable[Literal["little"]] = repeat("little")
+
+
 class SumOfIds(NamedTuple):
     """How many ids there are in a bucket, and their sum modulo 2^256, read as little-endian numbers."""
 
@@ -40,9 +43,14 @@ Sums = dict[tuple[int, int], SumOfIds]
 """By span and bucket."""
 
 
+def as_numbers(ids: Iterable[bytes]) -> list[int]:
+    """Ids, or sums of them, as little-endian numbers."""
+    return [*map(int.from_bytes, ids, _LITTLE)]
+
+
 def sum_of_ids(ids: Iterable[bytes]) -> SumOfIds:
     """Count ids of 32 bytes, and add them up."""
-    values = [int.from_bytes(each, "little") for each in ids]
+    values = as_numbers(ids)
     return SumOfIds(len(values), sum(values) % MODULUS)
 
 

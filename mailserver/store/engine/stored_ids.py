@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from mailserver.reconcile.storage import fingerprint_of
 from mailserver.reconcile.wire import TIMESTAMP_BYTES
 from mailserver.store.engine import work
-from mailserver.store.engine.id_sums import ID_BYTES, MODULUS, SPANS, SumOfIds, sum_of_ids
+from mailserver.store.engine.id_sums import ID_BYTES, MODULUS, SPANS, SumOfIds, as_numbers, sum_of_ids
 from mailserver.store.engine.index_state import IndexDamaged
 from mailserver.store.engine.keys import pieces
 
@@ -57,18 +57,25 @@ class IdTables(Protocol):
 class _Parts(NamedTuple):
     """The parts of a time, in order.
 
-    `starts`: bounds below which no part begins: times, or for the pieces of a minute their first keys. `counts[n]` and
-    `sums[n]`: how many ids there are in the first n parts, and their sum, not reduced.
+    `starts`: the seconds in which they begin. `firsts`: for the pieces of a minute, their first keys instead.
+    `counts[n]` and `sums[n]`: how many ids there are in the first n parts, and their sum, not reduced.
     """
 
-    starts: Sequence[bytes]
+    starts: Sequence[int]
+    firsts: Sequence[bytes]
     counts: Sequence[int]
     sums: Sequence[int]
 
     @classmethod
-    def of(cls, starts: Sequence[bytes], counts: Iterable[int], totals: Iterable[int]) -> "_Parts":
-        """Make them of how many ids each has, and of the sum of these."""
-        return cls(starts, [*accumulate(counts, initial=0)], [*accumulate(totals, initial=0)])
+    def of_times(cls, starts: Sequence[int], counts: Iterable[int], totals: Iterable[int]) -> "_Parts":
+        """Make those of a time of how many ids each has, and of the sum of these."""
+        return cls(starts, (), [*accumulate(counts, initial=0)], [*accumulate(totals, initial=0)])
+
+    @classmethod
+    def of_pieces(cls, firsts: Sequence[bytes], sums: Sequence[SumOfIds]) -> "_Parts":
+        """Make those of a minute."""
+        counts, totals = (each.ids for each in sums), (each.total for each in sums)
+        return cls((), firsts, [*accumulate(counts, initial=0)], [*accumulate(totals, initial=0)])
 
     @property
     def whole(self) -> SumOfIds:
@@ -87,6 +94,7 @@ class _Parts(NamedTuple):
         return bisect_right(self.counts, index) - 1
 
 
+_Start = TypeVar("_Start", int, bytes)
 _Part = TypeVar("_Part", _Parts, list[bytes])
 
 
@@ -106,7 +114,7 @@ class StoredIds:
         """
         self._tables = tables
         self._lower, self._upper = lower, upper
-        self._kept_parts: tuple[dict[bytes, _Parts], ...] = tuple({} for _ in SPANS)
+        self._kept_parts: tuple[dict[int, _Parts], ...] = tuple({} for _ in SPANS)
         self._kept_pieces: dict[bytes, list[bytes]] = {}
         self._days = self._buckets(0, lower, upper)
         self._last_sum = 0, 0
@@ -129,7 +137,8 @@ class StoredIds:
 
     def find(self, bound: bytes, start: int, stop: int) -> int:
         """The index of the first item from `start` on that is not below the bound, or `stop`."""
-        return min(max(self._count_below(bound, self._days), start), stop)
+        second = int.from_bytes(bound[:TIMESTAMP_BYTES], "big")
+        return min(max(self._count_below(bound, second, self._days), start), stop)
 
     def fingerprint(self, start: int, stop: int) -> bytes:
         """The fingerprint of some items, from the sums of those before them."""
@@ -140,19 +149,20 @@ class StoredIds:
         self._last_sum = stop, after  # the next range begins here
         return fingerprint_of(after - before, stop - start)
 
-    def _count_below(self, bound: bytes, parts: _Parts, level: int = 0) -> int:
-        """How many items of these parts are below a bound."""
-        at = bisect_right(parts.starts, bound) - 1
+    def _count_below(self, bound: bytes, second: int, parts: _Parts, level: int = 0) -> int:
+        """How many items of these parts are below a bound, which is in this second."""
+        at = (bisect_right(parts.firsts, bound) if level == _PIECES else bisect_right(parts.starts, second)) - 1
         if at < 0:
             return 0
         count = parts.counts[at]
-        if parts.starts[at] == bound:
-            return count
         if level == _PIECES:
-            return count + bisect_left(self._piece(parts, at), bound)
-        if bound >= (int.from_bytes(parts.starts[at], "big") + SPANS[level]).to_bytes(TIMESTAMP_BYTES, "big"):
+            return count if parts.firsts[at] == bound else count + bisect_left(self._piece(parts, at), bound)
+        start = parts.starts[at]
+        if start == second and len(bound) == TIMESTAMP_BYTES:
+            return count
+        if second >= start + SPANS[level]:
             return parts.counts[at + 1]
-        return count + self._count_below(bound, self._parts_of(parts, at, level), level + 1)
+        return count + self._count_below(bound, second, self._parts_of(parts, at, level), level + 1)
 
     def _sum_before(self, index: int, parts: _Parts, level: int = 0) -> int:
         """The sum of so many ids, the first of these parts."""
@@ -181,11 +191,10 @@ class StoredIds:
                 raise IndexDamaged
         return inner
 
-    def _inside(self, level: int, start: bytes) -> _Parts:
+    def _inside(self, level: int, start: int) -> _Parts:
         kept = self._kept_parts[level]
         if start not in kept:
-            second = int.from_bytes(start, "big")
-            first, last = max(second, self._lower), min(second + SPANS[level] - 1, self._upper)
+            first, last = max(start, self._lower), min(start + SPANS[level] - 1, self._upper)
             is_minute = level == len(SPANS) - 1
             _keep(kept, start, self._pieces(first, last) if is_minute else self._buckets(level + 1, first, last))
         return kept[start]
@@ -197,8 +206,8 @@ class StoredIds:
         for at in (-1, 0) if len(buckets) > 1 else range(len(buckets)):
             start = buckets[at] * span
             if start < first or start + span - 1 > last:  # the set has a part of it
-                counts[at], totals[at] = self._inside(level, start.to_bytes(TIMESTAMP_BYTES, "big")).whole
-        return _Parts.of([(bucket * span).to_bytes(TIMESTAMP_BYTES, "big") for bucket in buckets], counts, totals)
+                counts[at], totals[at] = self._inside(level, start).whole
+        return _Parts.of_times([bucket * span for bucket in buckets], counts, totals)
 
     def _sums(self, span: int, first: int, last: int) -> tuple[list[int], list[int], list[int]]:
         """The rows of some buckets, by columns."""
@@ -209,8 +218,8 @@ class StoredIds:
                 raise IndexDamaged
             if counts and not 0 < min(counts) <= max(counts) < _NO_STORE_HAS:
                 raise IndexDamaged
-            totals = [int.from_bytes(each, "little") for each in pieces(sums, ID_BYTES)]
-            self._tables.spend(len(buckets) * work.ROW)
+            totals = as_numbers(pieces(sums, ID_BYTES))
+            self._tables.spend(len(buckets) * work.SUM)
             for column, more in zip(columns, (buckets, counts, totals), strict=True):
                 column.extend(more)
             if len(buckets) < ROWS_AT_ONCE:
@@ -219,23 +228,23 @@ class StoredIds:
 
     def _pieces(self, first: int, last: int) -> _Parts:
         """The pieces of a minute, or of what is wanted of it: its seconds from `first` to `last`."""
-        starts, sums = list[bytes](), list[SumOfIds]()
+        firsts, sums = list[bytes](), list[SumOfIds]()
         created, after = first, b""
         while True:
             keys = self._keys(created, after, last, ROWS_AT_ONCE)
             for at in range(0, len(keys), PIECE_IDS):
                 piece = keys[at : at + PIECE_IDS]
-                starts.append(piece[0])
+                firsts.append(piece[0])
                 sums.append(_sum_of_keys(piece))
                 _keep(self._kept_pieces, piece[0], piece)
             if len(keys) < ROWS_AT_ONCE:
-                return _Parts.of(starts, (each.ids for each in sums), (each.total for each in sums))
+                return _Parts.of_pieces(firsts, sums)
             created, after = _place(keys[-1])
             after += b"\0"  # above this id, and not above the next
 
     def _piece(self, parts: _Parts, at: int) -> list[bytes]:
         """The keys of a piece."""
-        first = parts.starts[at]
+        first = parts.firsts[at]
         if first not in self._kept_pieces:
             keys = self._keys(*_place(first), self._upper, parts.counts[at + 1] - parts.counts[at])
             if _sum_of_keys(keys) != parts.part(at):
@@ -253,7 +262,7 @@ class StoredIds:
         return [second.to_bytes(TIMESTAMP_BYTES, "big") + each for second, each in zip(seconds, ids, strict=True)]
 
 
-def _keep(kept: dict[bytes, _Part], start: bytes, part: _Part) -> None:
+def _keep(kept: dict[_Start, _Part], start: _Start, part: _Part) -> None:
     if len(kept) >= KEPT_PARTS:
         del kept[next(iter(kept))]
     kept[start] = part
@@ -264,4 +273,4 @@ def _place(key: bytes) -> tuple[int, bytes]:
 
 
 def _sum_of_keys(keys: Sequence[bytes]) -> SumOfIds:
-    return sum_of_ids(key[TIMESTAMP_BYTES:] for key in keys)
+    return sum_of_ids([key[TIMESTAMP_BYTES:] for key in keys])

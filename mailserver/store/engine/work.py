@@ -14,6 +14,9 @@ TOPIC = 1
 ROW = 5
 """Finding one envelope's key by topic or by time, sorting and packing it."""
 
+SUM = 2
+"""Reading how many ids a day, an hour or a minute has, and their sum."""
+
 PAIR = 7
 """Looking for a topic on a day, whether it is there or not."""
 

@@ -90,6 +90,22 @@ async def test_no_data_file_is_fetched_whole(s3: FakeS3, tmp_path: Path) -> None
     assert 0 < s3.fetched[".parquet"] < file.stat().st_size / 10
 
 
+async def test_periods_are_looked_into_and_read_at_the_same_time(s3: FakeS3, tmp_path: Path) -> None:
+    """All but the first, with which most answers are complete."""
+    kept = [envelope(day, created=START + day * DAY, topic=NEWS) for day in range(5)]
+    for one in kept:
+        write_period(tmp_path, [one], snapshot=False)
+    s3.upload(tmp_path)
+    reading = Reading(s3.url, cache_bytes=2**24)
+    await reading.answer(Query(START + 4 * DAY, EVER[1], FULL))
+
+    with s3.answering_together(2, ".index"):
+        assert await reading.answer(Query(START, EVER[1], FULL)) == raws(answer(kept, EVERYTHING))
+    with s3.answering_together(2, ".parquet"):
+        query = Query(START, START + DAY, FULL)
+        assert await reading.answer(query) == raws(answer(kept, query))
+
+
 async def test_second_request_asks_only_whether_records_have_changed(s3: FakeS3, archive: Path) -> None:
     s3.upload(archive)
     reading = Reading(s3.url, cache_bytes=2**24)

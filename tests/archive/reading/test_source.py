@@ -34,9 +34,16 @@ TOPICS = (NEWS, SPORT, CHAT, Topic(b"\xff\x00\xff\x07"))
 
 
 @contextmanager
-def reading(archive: Path, *, cache_bytes: int = 2**24, expected: bool = True) -> Iterator[ArchiveSource]:
+def reading(
+    archive: Path,
+    *,
+    cache_bytes: int = 2**24,
+    expected: bool = True,
+    at_once: int = 2,
+    kind: type[FolderFiles] = FolderFiles,
+) -> Iterator[ArchiveSource]:
     source = ArchiveSource(
-        FolderFiles(archive), at_once=2, cache_bytes=cache_bytes, is_expected=lambda: expected, metrics=Metrics()
+        kind(archive), at_once=at_once, cache_bytes=cache_bytes, is_expected=lambda: expected, metrics=Metrics()
     )
     try:
         yield source
@@ -349,6 +356,7 @@ places = st.none() | st.tuples(seconds, st.sampled_from([LOWEST_HASH, EnvelopeHa
 @settings(max_examples=60, phases=UNSHRUNK)
 @given(
     kept=archived,
+    at_once=st.sampled_from([1, 2, 4]),
     layout=st.sampled_from([BY_PREFIX, BY_TOPIC]),
     group_rows=st.integers(1, 9),
     files_of=st.sampled_from([2, 7, 100]),
@@ -362,6 +370,7 @@ places = st.none() | st.tuples(seconds, st.sampled_from([LOWEST_HASH, EnvelopeHa
 )
 def test_any_archive_answers_as_the_model(
     kept: list[NewEnvelope],
+    at_once: int,
     layout: Layout,
     group_rows: int,
     files_of: int,
@@ -377,7 +386,7 @@ def test_any_archive_answers_as_the_model(
     expected = [one for one in answer(kept, query) if above is None or place(one) > above]
 
     async def find(archive: Path) -> tuple[list[bytes], Place | None]:
-        with reading(archive, cache_bytes=cache_bytes) as source:
+        with reading(archive, cache_bytes=cache_bytes, at_once=at_once) as source:
             return await raws_of(source, query, most, above=above)
 
     with TemporaryDirectory() as folder:
@@ -389,6 +398,35 @@ def test_any_archive_answers_as_the_model(
 
     assert found == raws(expected[:most])
     assert reached is None
+
+
+@pytest.mark.parametrize(
+    ("at_once", "looked_into"),
+    [(1, [1, 2, 3, 4, 5, 6, 7, 8, 9, 9]), (2, [1, 3, 3, 5, 5, 7, 7, 9, 9, 9]), (4, [1, 3, 3, 7, 7, 7, 7, 9, 9, 9])],
+)
+async def test_periods_are_looked_into_that_a_page_may_need_and_no_more(
+    tmp_path: Path, at_once: int, looked_into: list[int]
+) -> None:
+    """Each holds five envelopes; a search does not know that before it has looked."""
+    kept = spread(45, days=9)
+    by_day(tmp_path, kept, index=False)
+    read: list[str] = []
+
+    class Watched(FolderFiles):
+        def read(self, name: str) -> str | None:
+            read.append(name)
+            return super().read(name)
+
+    found = []
+    with reading(tmp_path, at_once=at_once, cache_bytes=0, kind=Watched) as source:
+        await source.periods()
+        for most in range(4, 50, 5):
+            read.clear()
+            matches = (await source.find(Query(*EVER, FULL), most, above=None, payer=OURSELVES)).matches
+            assert [one.hash for one in matches] == [one.hash for one in answer(kept, Query(*EVER, FULL))[:most]]
+            found.append(len([name for name in read if name.startswith("_records/")]))
+
+    assert found == looked_into
 
 
 async def test_index_of_many_files_is_looked_through_in_slices(tmp_path: Path) -> None:

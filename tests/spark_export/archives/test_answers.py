@@ -7,8 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from mailserver.archive.access.folder import FolderFiles
@@ -19,13 +22,14 @@ from mailserver.history.merged import MergedHistory
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.metrics.registry import Metrics
-from mailserver.store.interface import NewEnvelope, Query, StoredHistory
+from mailserver.store.interface import NewEnvelope, Place, Query, StoredHistory
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.waku.bloom import FULL_INTEREST, Interest, bloom_of
 from mailserver.waku.envelope import decode_envelope
 from spark_export.merge import merge
 from tests.integration.daemons import run_command, running_daemon
+from tests.properties import settings
 from tests.spark_export.samples import (
     CHAT,
     DAY,
@@ -40,7 +44,7 @@ from tests.spark_export.samples import (
     put,
     visible_files,
 )
-from tests.store.samples import EVER, answer, raws
+from tests.store.samples import EVER, UNSHRUNK, answer, raws
 
 pytestmark = pytest.mark.spark
 
@@ -136,6 +140,91 @@ def test_merged_months_of_several_stores_are_answered(spark: SparkSession, tmp_p
     assert next(file.parent.parent.name for file in visible_files(archive)) == "date=2024-10"
     prune(one, before=(DAY + 10) * DAY_S)
     assert_answers_all(one, archive, everything)
+
+
+class Walk:
+    """Somebody who asks for one answer page by page, and takes his time. Each page must be the next one of a store that
+    holds all that was visible when it was asked for."""
+
+    def __init__(self, query: Query, limit: int) -> None:
+        self.query = query
+        self.limit = limit
+        self.pages = 0
+        self.is_over = False
+
+    def next_page(self, store: Path, archive: Path, visible: Sequence[NewEnvelope]) -> None:
+        if self.is_over:
+            return
+        rest = answer(visible, self.query)
+        found, end = asyncio.run(page_of(store, archive, self.query, self.limit))
+        assert found == raws(rest[: self.limit]), self.query
+        assert (end is None) == (len(rest) <= self.limit)
+        self.pages += 1
+        self.is_over = end is None
+        self.query = replace(self.query, below=end)
+
+
+async def page_of(store: Path, archive: Path, query: Query, limit: int) -> tuple[list[bytes], Place | None]:
+    """One page, and where the next begins."""
+    source = ArchiveSource(
+        FolderFiles(archive), at_once=2, cache_bytes=2**20, is_expected=archive.exists, metrics=Metrics()
+    )
+    found: list[bytes] = []
+    try:
+        async with open_store(store) as opened:
+            page = await MergedHistory(opened, source).find(query, limit)
+            while page.left:
+                found += (await page.read(7, 2000)).split()
+            return found, page.end
+    finally:
+        source.close()
+
+
+@pytest.mark.slow
+@settings(max_examples=2, phases=UNSHRUNK)
+@given(seed=st.integers(0, 2**32), partition_by=st.sampled_from(PartitionBy), limit=st.integers(1, 12))
+def test_answer_is_exact_whatever_is_archived_pruned_and_merged_between_its_pages(
+    spark: SparkSession, seed: int, partition_by: PartitionBy, limit: int
+) -> None:
+    """Two stores share an archive, and have some envelopes both."""
+    rng = random.Random(seed)
+    everything = history(seed, count=100)
+    late = [
+        envelope(1000 + number, received=(DAY + 7) * DAY_S, created=DAY * DAY_S + rng.randrange(7 * DAY_S))
+        for number in range(9)
+    ]
+    split = [rng.choice(["ours", "ours", "both", "theirs"]) for _ in everything]
+    walks = [Walk(Query(*EVER, interest), limit) for interest in INTERESTS]
+    with TemporaryDirectory() as folder:
+        archive = Path(folder) / "archive"
+        ours, theirs = (
+            put(Path(folder) / name / STORE_FILE, [one for one, of in zip(everything, split, strict=True) if of in who])
+            for name, who in (("ours", ("ours", "both")), ("theirs", ("theirs", "both")))
+        )
+        visible = [one for one, of in zip(everything, split, strict=True) if of != "theirs"]
+
+        def everybody_goes_on() -> None:
+            for walk in walks:
+                walk.next_page(ours, archive, visible)
+
+        everybody_goes_on()
+        compact_into(spark, archive, ours, theirs, partition_by=partition_by)
+        visible = everything
+        everybody_goes_on()
+        prune(ours, before=(DAY + rng.randrange(1, 6)) * DAY_S)
+        everybody_goes_on()
+        put(ours, late)
+        visible = [*everything, *late]
+        everybody_goes_on()
+        compact_into(spark, archive, ours, theirs, run="run-2", now=(DAY + 11) * DAY_S)
+        everybody_goes_on()
+        merge(spark, str(archive), now=(DAY + 60) * DAY_S, run="merge")
+        everybody_goes_on()
+        prune(ours, before=(DAY + 10) * DAY_S)
+        while not all(walk.is_over for walk in walks):
+            everybody_goes_on()
+
+    assert max(walk.pages for walk in walks) > 7
 
 
 def test_daemon_with_a_short_retention_answers_the_old_range_byte_for_byte(spark: SparkSession, tmp_path: Path) -> None:

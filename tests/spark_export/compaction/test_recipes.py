@@ -1,4 +1,5 @@
-"""The recipes in docs/archive.md: each block of SQL there is run on an archive, with its names replaced."""
+"""The recipes in docs/archive.md: each block of SQL there is run on an archive, with its names replaced; and the one in
+Python that finds an envelope."""
 
 import re
 from collections.abc import Mapping
@@ -53,11 +54,11 @@ def archive(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder / "archive"
 
 
-def block(heading: str, number: int = 0) -> str:
-    """A block of SQL below a heading."""
+def block(heading: str, number: int = 0, *, language: str = "sql") -> str:
+    """A block of code below a heading."""
     _, _, text = (ROOT / "docs" / "archive.md").read_text().partition(f"\n### {heading}\n")
     text, _, _ = text.partition("\n##")
-    found: list[str] = re.findall("```sql\n(.*?)```", text, re.DOTALL)
+    found: list[str] = re.findall(f"```{language}\n(.*?)```", text, re.DOTALL)
     return found[number]
 
 
@@ -93,6 +94,17 @@ def test_envelope_is_found_by_its_muid(archive: Path) -> None:
     for put_in in ARRIVED[:3]:
         assert run(archive, sql, {"MUID": muid_of(put_in).hex()}) == [("0x" + put_in.hash.hex(),)]
     assert run(archive, sql, {"MUID": muid_of(BEFORE[0]).hex()}) == []  # earlier versions archived none
+
+
+def test_envelope_is_found_by_its_muid_in_pyspark(spark: SparkSession, archive: Path) -> None:
+    wanted = ARRIVED[4]
+    recipe = block("In PySpark", 1, language="python")
+    names: dict[str, Any] = {"spark": spark}
+
+    exec(recipe.replace("MUID", muid_of(wanted).hex()).replace('"archive"', repr(str(archive))), names)
+
+    (row,) = names["found"].collect()
+    assert bytes(row.raw) == wanted.raw
 
 
 def test_muids_of_a_topic_and_a_time_are_listed(archive: Path) -> None:

@@ -234,7 +234,8 @@ async def test_store_that_is_indexed_for_the_first_time_says_so(path: Path, monk
     make_store(path, envelopes)
     async with nothing_is_indexed(path, monkeypatch) as store, asyncio.timeout(5):
         comparison = store.message_ids.comparison(EVERYTHING)
-        for asked in (comparison.begin(), comparison.respond(b"\x61"), comparison.receive(b"\x61", lambda _: None)):
+        differs = b"\x61\x00\x00\x01" + bytes(16)
+        for asked in (comparison.begin(), comparison.respond(b"\x61"), comparison.receive(differs, lambda _: None)):
             with pytest.raises(NotIndexedYet, match="30 envelopes"):
                 await asked
 

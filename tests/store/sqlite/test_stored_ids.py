@@ -177,8 +177,8 @@ def test_what_is_read_is_counted_by_rows(tables_of: MakeTables) -> None:
     days = tables.reader.work
     ids.key(0)
 
-    assert days == work.QUERY + 30 * work.ROW
-    assert tables.reader.work - days == 3 * work.QUERY + (24 + 1 + 1) * work.ROW
+    assert days == work.QUERY + 30 * work.SUM
+    assert tables.reader.work - days == 3 * work.QUERY + (24 + 1) * work.SUM + work.ROW
 
 
 def test_what_was_read_is_kept_up_to_a_bound(tables_of: MakeTables, monkeypatch: pytest.MonkeyPatch) -> None:
