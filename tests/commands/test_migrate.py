@@ -72,7 +72,7 @@ def test_damage_is_told_and_the_exit_code_says_so(ends: tuple[End, End], tmp_pat
     assert done.returncode == 1
     assert done.stdout.splitlines()[:3] == [
         "29 envelopes moved, 0 were there before",
-        f"1 damaged row set aside in {aside}",
+        f"1 damaged piece set aside in {aside}",
         "1 envelope missing there:",
     ]
     assert len(aside.read_text().splitlines()) == 1
