@@ -7,6 +7,7 @@ meanwhile. A database may be used by any number of mailservers.
 """
 
 import contextlib
+import stat
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,9 +51,12 @@ def aside_of(source: Path | str, target: Path | str) -> Path:
 
     Raises:
         ConfigError: the two are not a file and a database, and the source is no folder.
+        StartupError: it may be meant to be one, but is not there, or out of reach.
     """
     if isinstance(target, Path):
         if isinstance(source, Path) and not _is_folder(source):
+            if not source.exists():  # a folder of a Go mailserver's, perhaps
+                raise StartupError(f"there is nothing at {source}")
             raise ConfigError("both are files: waku-mailserver backup copies a store")
         if target.name != STORE_FILE:
             raise ConfigError(f"{target}: a mailserver finds its store only by the name {STORE_FILE}")
@@ -65,7 +69,15 @@ def aside_of(source: Path | str, target: Path | str) -> Path:
 
 
 def _is_folder(place: Path | str) -> TypeGuard[Path]:
-    return isinstance(place, Path) and place.is_dir()
+    """Whether it is one that is there. Raises StartupError: it cannot be told."""
+    if not isinstance(place, Path):
+        return False
+    try:
+        return stat.S_ISDIR(place.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StartupError(f"cannot look at {place}: {error.strerror}") from error
 
 
 @contextlib.asynccontextmanager
