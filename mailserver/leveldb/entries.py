@@ -11,8 +11,8 @@ from mailserver.errors import DecodeError
 MAX_KEY_BYTES = 256
 """The keys of a Go mailserver have 36 or 40 bytes. Keys share beginnings on disk, but not in memory."""
 
-U32_BYTES, U64_BYTES = 5, 10
-"""How long a number of 32 or 64 bits may be."""
+U32_BITS, U64_BITS = 32, 64
+"""How long numbers may be."""
 
 IS_DELETED, HAS_VALUE = 0, 1
 """The kinds of entries."""
@@ -79,17 +79,19 @@ def decode_order(key: bytes) -> Order:
     return user_key, -sequence
 
 
-def read_number(data: bytes, at: int, most: int) -> tuple[int, int]:
+def read_number(data: bytes, at: int, bits: int) -> tuple[int, int]:
     """Read a number; return it, and where it ends.
 
     Args:
-        most: U32_BYTES or U64_BYTES.
+        bits: U32_BITS or U64_BITS.
     Raises:
         DecodeError: it is too long, or cut off.
     """
-    found = varint.decode(data, at, most)
+    found = varint.decode(data, at, -(-bits // 7))
     if found is None:
         raise DecodeError("number is cut off")
+    if found[0] >> bits:
+        raise DecodeError("number is too large", got=found[0])
     return found
 
 
@@ -99,7 +101,7 @@ def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
     Raises:
         DecodeError: they are cut off.
     """
-    size, at = read_number(data, at, U32_BYTES)
+    size, at = read_number(data, at, U32_BITS)
     end = at + size
     if end > len(data):
         raise DecodeError("bytes are cut off", got=len(data) - at, limit=size)

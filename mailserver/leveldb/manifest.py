@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from mailserver.errors import DecodeError
-from mailserver.leveldb.entries import U32_BYTES, U64_BYTES, Order, decode_order, read_bytes, read_number
+from mailserver.leveldb.entries import U32_BITS, U64_BITS, Order, decode_order, read_bytes, read_number
 
 COMPARATOR = b"leveldb.BytewiseComparator"
 """Keys are in the order of their bytes. A Go mailserver's are in no other."""
@@ -62,22 +62,22 @@ class Version:
         """
         at = 0
         while at < len(record):
-            tag, at = read_number(record, at, U32_BYTES)
+            tag, at = read_number(record, at, U32_BITS)
             match tag:
                 case _Tag.COMPARATOR:
                     self.comparator, at = read_bytes(record, at)
                 case _Tag.JOURNAL:
-                    self.journal, at = read_number(record, at, U64_BYTES)
+                    self.journal, at = read_number(record, at, U64_BITS)
                 case _Tag.PREVIOUS_JOURNAL:
-                    self.previous_journal, at = read_number(record, at, U64_BYTES)
+                    self.previous_journal, at = read_number(record, at, U64_BITS)
                 case _Tag.NEXT_FILE | _Tag.LAST_SEQUENCE:
-                    _, at = read_number(record, at, U64_BYTES)
+                    _, at = read_number(record, at, U64_BITS)
                 case _Tag.COMPACT_POINTER:
-                    _, at = read_number(record, at, U32_BYTES)
+                    _, at = read_number(record, at, U32_BITS)
                     _, at = read_bytes(record, at)
                 case _Tag.DELETED_TABLE:
-                    level, at = read_number(record, at, U32_BYTES)
-                    number, at = read_number(record, at, U64_BYTES)
+                    level, at = read_number(record, at, U32_BITS)
+                    number, at = read_number(record, at, U64_BITS)
                     self._tables.pop((level, number), None)
                 case _Tag.NEW_TABLE:
                     at = self._add(record, at)
@@ -85,9 +85,9 @@ class Version:
                     raise DecodeError("tag of a manifest is unknown", got=tag)
 
     def _add(self, record: bytes, at: int) -> int:
-        level, at = read_number(record, at, U32_BYTES)
-        number, at = read_number(record, at, U64_BYTES)
-        size, at = read_number(record, at, U64_BYTES)
+        level, at = read_number(record, at, U32_BITS)
+        number, at = read_number(record, at, U64_BITS)
+        size, at = read_number(record, at, U64_BITS)
         first, at = read_bytes(record, at)
         _, at = read_bytes(record, at)
         self._tables[level, number] = Table(number, size, decode_order(first))

@@ -15,8 +15,8 @@ from mailserver.errors import DecodeError
 from mailserver.leveldb.checksum import masked_checksum
 from mailserver.leveldb.entries import (
     MAX_KEY_BYTES,
-    U32_BYTES,
-    U64_BYTES,
+    U32_BITS,
+    U64_BITS,
     Entry,
     Order,
     decode_entry,
@@ -69,8 +69,8 @@ def decode_footer(footer: bytes) -> Handle:
 
 
 def _read_handle(data: bytes, at: int) -> tuple[Handle, int]:
-    start, at = read_number(data, at, U64_BYTES)
-    size, at = read_number(data, at, U64_BYTES)
+    start, at = read_number(data, at, U64_BITS)
+    size, at = read_number(data, at, U64_BITS)
     if size > MAX_BLOCK_BYTES:
         raise DecodeError("block is too long", got=size, limit=MAX_BLOCK_BYTES)
     return Handle(start, size), at
@@ -160,7 +160,7 @@ def _sizes(block: bytes, at: int) -> tuple[int, int, int, int]:
     """How much a row shares, how long the rest of its key is, and its value; and where the rest of its key begins."""
     numbers = []
     for _ in range(3):
-        number, at = (block[at], at + 1) if at < len(block) and block[at] < 0x80 else read_number(block, at, U32_BYTES)
+        number, at = (block[at], at + 1) if at < len(block) and block[at] < 0x80 else read_number(block, at, U32_BITS)
         numbers.append(number)
     shared, own, size = numbers
     return shared, own, size, at

@@ -44,8 +44,9 @@ def test_batch_that_is_cut_off_is_refused(size: int) -> None:
         (SOUND[:12] + b"\1\xff\xff\xff\xff\x0fabc", "bytes are cut off"),
         (SOUND[:12] + b"\1\xff\xff\xff\xff\xff\xff", "varint is too long"),
         (SOUND[:12] + b"\1\xff", "number is cut off"),
+        (SOUND[:12] + b"\1\xff\xff\xff\xff\x1fabc", "number is too large, got 8589934591"),
     ],
-    ids=["kind", "count", "key", "value", "number", "cut number"],
+    ids=["kind", "count", "key", "value", "number", "cut number", "large number"],
 )
 def test_batch_that_is_something_else_is_refused(record: bytes, why: str) -> None:
     with pytest.raises(DecodeError, match=why):

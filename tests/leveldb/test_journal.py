@@ -44,6 +44,14 @@ def test_zeros_at_the_end_are_no_damage() -> None:
     assert read(data + bytes(2 * BLOCK_BYTES)) == ([b"one"], [])
 
 
+def test_what_fills_a_block_up_is_not_looked_at() -> None:
+    data = bytearray(writer.journal([bytes(BLOCK_BYTES - HEADER_BYTES - 3), b"one"]))
+    data[BLOCK_BYTES - 1] = 1
+
+    assert [len(record) for record in read(bytes(data))[0]] == [BLOCK_BYTES - HEADER_BYTES - 3, 3]
+    assert read(bytes(data))[1] == []
+
+
 def test_chunk_with_wrong_checksum_is_left_out_and_the_rest_is_read() -> None:
     parts = [chunk(FULL, each) for each in (b"one", b"two", b"three")]
     data = bytearray(b"".join(parts))

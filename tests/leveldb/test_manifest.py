@@ -50,8 +50,28 @@ def test_journals_count_from_the_one_that_is_named() -> None:
 
 @pytest.mark.parametrize(
     "record",
-    [b"\x08\1", b"\x0a", b"\x01\5abc", b"\2", b"\7\0\5", b"\7\0\5\1\3abc\3abc", b"\xff\xff\xff\xff\xff\xff", b"\5\1"],
-    ids=["old tag", "unknown tag", "comparator", "journal", "table", "keys of a table", "number", "pointer"],
+    [
+        b"\x08\1",
+        b"\x0a",
+        b"\x01\5abc",
+        b"\2",
+        b"\7\0\5",
+        b"\7\0\5\1\3abc\3abc",
+        b"\xff\xff\xff\xff\xff\xff",
+        b"\5\1",
+        b"\2" + b"\xff" * 9 + b"\2",
+    ],
+    ids=[
+        "old tag",
+        "unknown tag",
+        "comparator",
+        "journal",
+        "table",
+        "keys of a table",
+        "number",
+        "pointer",
+        "large number",
+    ],
 )
 def test_record_that_is_something_else_is_refused(record: bytes) -> None:
     with pytest.raises(DecodeError):

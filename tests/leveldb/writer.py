@@ -94,19 +94,24 @@ def stored(plain: bytes, *, is_compressed: bool = False) -> bytes:
 
 def table(entries: Sequence[Entry], *, block_rows: int = 4, is_compressed: bool = True) -> bytes:
     """A table of entries, which are in order."""
-    file, index = bytearray(), []
+    file, index = bytearray(), list[tuple[bytes, bytes]]()
     for start in range(0, len(entries), block_rows):
         some = entries[start : start + block_rows]
         rows = [(tagged(key, sequence, value is not None), value or b"") for key, sequence, value in some]
         written = stored(block(rows), is_compressed=is_compressed)
         index.append((rows[-1][0], varint.encode(len(file)) + varint.encode(len(written) - 5)))
         file += written
+    return with_index(bytes(file), index)
+
+
+def with_index(file: bytes, index: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """A table of blocks, with what follows them."""
     handles = b""
     for each in (block([]), block(index)):
         written = stored(each)
         handles += varint.encode(len(file)) + varint.encode(len(written) - 5)
         file += written
-    return bytes(file) + handles.ljust(40, b"\0") + MAGIC
+    return file + handles.ljust(40, b"\0") + MAGIC
 
 
 # Manifests, and all of it.

@@ -10,11 +10,13 @@ from random import Random
 import pytest
 
 from mailserver.commands.cli import main
+from mailserver.data_dir.moving import aside_of
 from mailserver.errors import ConfigError, StartupError, StoreError
 from mailserver.leveldb.entries import Entry
 from mailserver.moving import move as moving
 from mailserver.store.leveldb import go_history
 from mailserver.store.leveldb.folder import Database, look_into
+from mailserver.store.moving import BEFORE_ALL, ReadRow
 from mailserver.waku.envelope import Envelope, decode_envelope, encode_envelope
 from tests.data import load
 from tests.leveldb.real import RealLevelDb, real_leveldb, require_leveldb
@@ -184,19 +186,23 @@ async def test_tables_that_are_replaced_all_the_time_end_the_move(
     assert len(looks) == 2 + go_history.MAX_LOST_TABLES
 
 
-async def test_what_was_told_is_not_told_again_when_a_table_was_replaced(tmp_path: Path) -> None:
+async def test_each_row_and_each_damage_is_read_once_when_a_table_was_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "waku"
     entries = sorted(Entry(key_of(each), number + 1, each.raw) for number, each in enumerate(MANY))
     write_database(folder, [entries[:100], entries[100:]])
     (folder / "000004.log").write_bytes(b"something else")
 
-    def replace(*_: object) -> None:
-        if (folder / "000006.ldb").exists():
-            (folder / "000006.ldb").rename(folder / "000006.sst")
+    rows = list[ReadRow]()
+    async with go_history.open_go_history(folder) as history:
+        read = await history.after(BEFORE_ALL, 16, 10**6)
+        (folder / "000006.ldb").rename(folder / "000006.sst")
+        rows += read.rows
+        while not read.is_all:
+            read = await history.after(rows[-1].place, 16, 10**6)
+            rows += read.rows
 
-    report = await move_between(folder_in(folder), file_in(tmp_path / "data"), replace)
-
-    assert (report.moved, report.set_aside) == (200, 1)
+    assert [row.columns[4] for row in rows if not row.why] == [entry.value for entry in entries]
+    assert [row.why for row in rows if row.why] == ["the file ends within this chunk"]
 
 
 async def test_file_that_cannot_be_opened_ends_the_move(tmp_path: Path) -> None:
@@ -241,7 +247,9 @@ async def test_pieces_that_are_not_as_they_were_are_set_aside_once(tmp_path: Pat
     assert bytes.fromhex(block[2]) in table.read_bytes()
 
 
-async def test_moved_to_a_database_what_is_damaged_is_beside_the_folder(tmp_path: Path) -> None:
+async def test_moved_to_a_database_what_is_damaged_is_beside_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save(tmp_path / "waku", MANY, more=[Entry(b"short", 902, b"")])
 
     report = await move_between(folder_in(tmp_path / "waku"), database())
@@ -249,6 +257,8 @@ async def test_moved_to_a_database_what_is_damaged_is_beside_the_folder(tmp_path
     assert report.set_aside == 1
     (line,) = set_aside(tmp_path / "waku-set-aside.jsonl")
     assert line["store"] == str(tmp_path / "waku")
+    monkeypatch.chdir(tmp_path / "waku")
+    assert aside_of(Path(), "postgresql:///mail") == tmp_path / "waku-set-aside.jsonl"
 
 
 async def test_leveldb_of_another_program_is_refused(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ class Database:
                 return
             above = first[0], first[1] - 1
             for row in index:
-                if after is None or row.upper[0] >= after:
+                if after is None or row.upper[0] > after:
                     found = file.block(above, row)
                     if isinstance(found, Unreadable):
                         yield found

@@ -13,13 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailserver.codec import varint
 from mailserver.errors import StoreError
 from mailserver.leveldb.entries import Entry, Unreadable
-from mailserver.leveldb.journal import Record
+from mailserver.leveldb.journal import BLOCK_BYTES, Record
 from mailserver.store.leveldb import folder
 from mailserver.store.leveldb.files import TableGone, read_records
 from mailserver.store.leveldb.folder import look_into
 from tests.data import load
+from tests.leveldb import writer
 from tests.leveldb.real import RealLevelDb, real_leveldb, require_leveldb
 from tests.leveldb.writer import batch, edit, journal, new_table, table, write_database
 from tests.properties import settings
@@ -220,6 +222,39 @@ def test_damaged_block_is_named_and_the_rest_is_read(database: Path) -> None:
     assert (database / "000006.ldb").read_bytes().startswith(unreadable.content)
 
 
+def test_damaged_block_before_the_place_where_reading_goes_on_is_not_read(database: Path) -> None:
+    change(database / "000006.ldb", 20)
+
+    assert read(database, b"key011") == ([pair for pair in ALL if pair[0] > b"key011"], [])
+
+
+def test_block_that_is_not_behind_the_one_before_it_is_named(database: Path) -> None:
+    """As if a disk had written a sound block to a wrong place."""
+    sound, file = [Entry(b"key0%02d" % number, 1, b"") for number in range(4)], bytearray()
+    index = []
+    for entries, upper in ((sound[2:], b"key003"), (sound[:2], b"key004")):
+        block = writer.stored(writer.block([(writer.tagged(each.key, each.sequence), b"") for each in entries]))
+        index.append((writer.tagged(upper, 1), varint.encode(len(file)) + varint.encode(len(block) - 5)))
+        file += block
+    (database / "000005.ldb").write_bytes(writer.with_index(bytes(file), index))
+
+    pairs, (unreadable,) = read(database)
+
+    assert pairs == [(b"key002", b""), *(pair for pair in ALL if pair[0] >= b"key010")]
+    assert unreadable.why == "entries are out of order"
+
+
+def test_index_that_points_out_of_the_file_is_named(database: Path) -> None:
+    far = varint.encode(2**64 - 1) + varint.encode(100)
+    (database / "000005.ldb").write_bytes(writer.with_index(b"", [(writer.tagged(b"key002", 1), far)]))
+
+    _, (unreadable,) = read(database)
+
+    assert unreadable == Unreadable(
+        "000005.ldb", 5, 2**64 - 1, b"", f"it lies outside of the file, got {2**64 - 1}, limit 102"
+    )
+
+
 def test_table_without_footer_is_named(database: Path) -> None:
     change(database / "000005.ldb", -1)
 
@@ -327,6 +362,8 @@ def test_file_that_is_cut_off_anywhere_costs_no_other(data: st.DataObject) -> No
 
 
 def test_disk_that_cannot_read_a_block_costs_that_block(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (database / "000004.log").open("ab") as file:
+        file.write(bytes(BLOCK_BYTES - file.tell()) + journal([batch([Entry(b"zzz2", 301, b"really the last")])]))
     read_at = os.pread
 
     def refuse_the_first(descriptor: int, size: int, at: int) -> bytes:
@@ -338,7 +375,8 @@ def test_disk_that_cannot_read_a_block_costs_that_block(database: Path, monkeypa
 
     pairs, unreadable = read(database)
 
-    assert len(pairs) == 30  # what the journal deleted is there again, and its last entry is not
+    assert len(pairs) == 31  # what the journal deleted is there again, and zzz is not
+    assert pairs[-1] == (b"zzz2", b"really the last")
     assert [(each.file, each.why) for each in unreadable] == [
         ("000004.log", "the disk cannot read it: Input/output error"),
         ("000006.ldb", "the disk cannot read it: Input/output error"),
