@@ -180,15 +180,17 @@ def test_what_was_written_before_is_found_while_leveldb_writes_on(tmp_path: Path
         is_done.set()
 
     with real_leveldb(tmp_path) as real:
-        writer = threading.Thread(target=write, args=(real,))
-        writer.start()
-        looks = 0
-        while not is_done.is_set() or not looks:
-            before = set(written)
-            found = {key for key, _ in read_all(tmp_path)}
-            assert before <= found
-            looks += 1
-        writer.join()
+        thread = threading.Thread(target=write, args=(real,))
+        thread.start()
+        try:
+            looks = 0
+            while not is_done.is_set() or not looks:
+                before = set(written)
+                found = {key for key, _ in read_all(tmp_path)}
+                assert before <= found
+                looks += 1
+        finally:
+            thread.join()
 
         assert len(read_all(tmp_path)) == 3000
 
