@@ -118,7 +118,10 @@ def test_nothing_is_changed_in_the_folder(tmp_path: Path) -> None:
 
 
 KEYS = st.sampled_from([b"key%02d" % number for number in range(30)]) | st.binary(max_size=12)
-VALUES = st.binary(max_size=60) | st.integers(0, 3000).map(lambda size: b"abc" * size)
+VALUES = st.binary(max_size=60) | st.integers(0, 3000)
+"""Bytes, or how often `LONG` is repeated."""
+
+LONG = b"abc"
 STEPS = st.one_of(
     st.tuples(st.just("put"), KEYS, VALUES),
     st.tuples(st.just("delete"), KEYS),
@@ -139,12 +142,13 @@ def test_whatever_leveldb_itself_writes_is_read_while_it_has_it_open(steps: list
         for step in steps:
             match step:
                 case ("put", key, value):
-                    real.put(key, value)
-                    expected[key] = value
+                    real.put(key, bytes_of(value))
+                    expected[key] = bytes_of(value)
                 case ("delete", key):
                     real.delete(key)
                     expected.pop(key, None)
-                case ("write", changes):
+                case ("write", values):
+                    changes = {key: None if value is None else bytes_of(value) for key, value in values.items()}
                     real.write(changes)
                     expected |= changes
                     expected = {key: value for key, value in expected.items() if value is not None}
@@ -155,6 +159,10 @@ def test_whatever_leveldb_itself_writes_is_read_while_it_has_it_open(steps: list
                     real = stack.enter_context(real_leveldb(path, is_compressed=is_compressed))
 
         assert read(path) == (sorted(expected.items()), [])
+
+
+def bytes_of(value: bytes | int) -> bytes:
+    return value if isinstance(value, bytes) else LONG * value
 
 
 def test_leveldb_itself_reads_what_these_tests_write(database: Path) -> None:
