@@ -139,16 +139,18 @@ lock: ## write the lock files again: make lock ARGS="--upgrade"
 	$(LOCK) --extra gateway -c requirements-archive.lock -o requirements-gateway.lock && \
 	$(LOCK) --extra communities -c requirements-gateway.lock -o requirements-communities.lock && \
 	$(LOCK) --extra postgres -c requirements-communities.lock -o requirements-postgres.lock && \
-	$(LOCK) --extra export --extra gateway --extra communities --extra postgres --group dev \
+	$(LOCK) --extra leveldb -c requirements-postgres.lock -o requirements-leveldb.lock && \
+	$(LOCK) --extra export --extra gateway --extra communities --extra postgres --extra leveldb --group dev \
 		-c requirements-export.lock -c requirements-gateway.lock -c requirements-communities.lock \
-		-c requirements-postgres.lock -o requirements-dev.lock
+		-c requirements-postgres.lock -c requirements-leveldb.lock -o requirements-dev.lock
 
 audit: ## look up the locked versions among known vulnerabilities; asks a service of PyPI, or ARGS="-s osv"
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT INT TERM && \
 	$(PYTHON) -m venv "$$tmp" && "$$tmp/bin/python" -m pip install -q --disable-pip-version-check "pip-audit>=2.9" && \
 	"$$tmp/bin/pip-audit" --strict --disable-pip --require-hashes --progress-spinner off \
 		-r requirements.lock -r requirements-archive.lock -r requirements-gateway.lock \
-		-r requirements-communities.lock -r requirements-postgres.lock -r requirements-export.lock -r requirements-dev.lock $(ARGS)
+		-r requirements-communities.lock -r requirements-postgres.lock -r requirements-leveldb.lock \
+		-r requirements-export.lock -r requirements-dev.lock $(ARGS)
 
 clean: ## remove what was installed, and every cache
 	rm -rf .venv .venv-* $(NODE_FOLDERS:%=%/node_modules) .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz dist

@@ -74,6 +74,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
         OtherNetworkTopic        [store.message_ids] its ids belong to another network topic than the settings say
         NoStore                  [store.postgres.migration] the database has none, and had one: becomes a StartupError
         Unreachable              [store.postgres.failures] the database does not answer: try again later
+        TableGone                [store.leveldb.files] a table was replaced meanwhile: look which there are
         StoreLost                [store.sqlite.presence] its file was replaced or deleted: nothing works until a restart
       TooManyIds               [store.message_ids] a scope by topics is too large to compare: ask for a shorter time
       RangeTooWide             [store.message_ids] too many ids lie in the time of those looked for: name a shorter one

@@ -50,6 +50,7 @@ FLOORS = {
     "mailserver/handoff": Floor(100, ""),
     "mailserver/history": Floor(98, "what the long property of merged answers reaches, which is not measured"),
     "mailserver/ids": Floor(100, ""),
+    "mailserver/leveldb": Floor(100, ""),
     "mailserver/libp2p": Floor(98, SMALL),
     "mailserver/limits": Floor(99, SMALL),
     "mailserver/live": Floor(99, SMALL),

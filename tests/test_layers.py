@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 ORDER = (
     ("__init__", "errors", "units"),
     ("codec", "limits/buckets", "limits/fair_queue"),
-    ("libp2p", "rlpx", "waku"),
+    ("leveldb", "libp2p", "rlpx", "waku"),
     ("mail", "ids", "reconcile"),
     ("waku2", "wakuid"),
     ("communities",),
@@ -24,7 +24,7 @@ ORDER = (
     ("net", "store"),
     ("archive", "store/engine"),
     ("archive/access", "archive/index"),
-    ("archive/reading", "store/postgres", "store/sqlite"),
+    ("archive/reading", "store/leveldb", "store/postgres", "store/sqlite"),
     ("store/sqlite/repair", "gateway/index"),
     ("client", "live"),
     ("feed_socket", "history", "moving", "upkeep"),
@@ -72,6 +72,7 @@ NARROW: dict[tuple[str, str], tuple[str, ...]] = {
     ("live", "store/postgres"): (),
     ("live", "store/sqlite"): (),
     ("feed_socket", "store"): (),
+    ("moving", "store/leveldb"): (),
     ("moving", "store/postgres"): (),
     ("moving", "store/sqlite"): (),
     ("feed_socket", "store/postgres"): (),
@@ -96,6 +97,8 @@ NARROW: dict[tuple[str, str], tuple[str, ...]] = {
     ("catchup", "store/engine"): (),
     ("store/engine", "archive"): (),
     ("store/engine", "net"): (),
+    ("store/leveldb", "archive"): (),
+    ("store/leveldb", "net"): (),
     ("store/postgres", "archive"): (),
     ("store/postgres", "net"): (),
     ("store/postgres", "store/sqlite"): (),
@@ -136,6 +139,7 @@ ARCHIVE_ROOMS = {"archive/access", "archive/index", "archive/reading"}
 
 OF_ONE_ROOM = {
     "asyncpg": "store/postgres",  # the extra `postgres`
+    "google_crc32c": "leveldb",  # the extra `leveldb`
     "libtorrent": "torrents",  # the extra `communities`, for a process of its own
 }
 
@@ -304,6 +308,9 @@ def test_no_module_is_too_long_to_be_read_at_once(folder: str, limit: int) -> No
         ("mailserver/libp2p/mplex.py", "from mailserver.rlpx.session import Session"),
         ("mailserver/libp2p/mplex.py", "from mailserver.waku.envelope import Envelope"),
         ("mailserver/libp2p/yamux.py", "import asyncio"),
+        ("mailserver/leveldb/journal.py", "from pathlib import Path\nimport asyncio"),
+        ("mailserver/store/leveldb/files.py", "import google_crc32c"),
+        ("mailserver/moving/move.py", "from mailserver.store.leveldb.go_history import GoHistory"),
         ("mailserver/mail/packing.py", "from mailserver.rlpx import p2p"),
         ("mailserver/ids/muid.py", "from mailserver.mail.request import Cursor"),
         ("mailserver/ids/muid.py", "from mailserver.rlpx import p2p"),

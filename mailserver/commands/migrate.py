@@ -1,4 +1,4 @@
-"""`waku-mailserver migrate`: move all envelopes of a store from a file into a database, or back."""
+"""`waku-mailserver migrate`: move all envelopes of a store from a file to a database, or back; or a Go mailserver's."""
 
 import argparse
 import json
@@ -20,9 +20,14 @@ MAX_SHOWN = 20
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Take the arguments of `migrate`."""
-    place = "a file, such as data/mailserver.db, or the URL of a database"
     parser.add_argument(
-        "--from", dest="source", metavar="STORE", type=_place, required=True, help=f"the store to read: {place}"
+        "--from",
+        dest="source",
+        metavar="STORE",
+        type=_place,
+        required=True,
+        help="the store to read: a file, such as data/mailserver.db, the URL of a database, "
+        "or the folder of a Go mailserver's LevelDB",
     )
     parser.add_argument(
         "--to",
@@ -30,7 +35,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="STORE",
         type=_place,
         required=True,
-        help="the store to write, in the same way; it is made if it is not there",
+        help="the store to write: a file or the URL of a database; it is made if it is not there",
     )
     parser.add_argument("--json", action="store_true", help="print what was moved as one JSON object")
     add_settings(parser, only={"network_topic"})
@@ -67,7 +72,7 @@ def _as_json(report: MoveReport, aside: Path) -> dict[str, object]:
 def _as_text(report: MoveReport, aside: Path) -> str:
     lines = [f"{counted(report.moved, 'envelope')} moved, {report.there} were there before"]
     if report.set_aside:
-        lines.append(f"{counted(report.set_aside, 'damaged row')} set aside in {aside}")
+        lines.append(f"{counted(report.set_aside, 'damaged piece')} set aside in {aside}")
     lines += _named(report.missing, "missing there")
     if report.pruned:
         lines.append(f"{counted(report.pruned, 'envelope')} not there: as old as what was pruned there")

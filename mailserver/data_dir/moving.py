@@ -1,12 +1,17 @@
 """Opening the two stores of a move: one in a file, one in a database. The engines are chosen here.
 
+A folder has a Go mailserver's LevelDB, which is only moved from, to either of them.
+
 A file that is moved from may have a daemon that writes it. One that is moved to must have none, and gets none
 meanwhile. A database may be used by any number of mailservers.
 """
 
 import contextlib
+import stat
 from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeGuard
 
 from mailserver.data_dir.folder import kept_unused, locked
 from mailserver.data_dir.own_store import check_driver
@@ -20,18 +25,19 @@ from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 
 ASIDE_ENDING = "-set-aside.jsonl"
-"""What is set aside is beside the store in a file, whichever way it is moved, and named after it."""
+"""What is set aside is beside the store in a file, whichever way it is moved, and named after it. If a folder is moved
+to a database, it is beside the folder."""
 
 
 async def move(source: Path | str, target: Path | str, network_topic: str, show: Show) -> MoveReport:
     """Move all of one store into another, and compare them.
 
     Args:
-        source, target: the path of a file, or the URL of a database; one of each.
+        source, target: the path of a file, or the URL of a database; one of each. Or from the path of a folder.
         network_topic: to which the message ids of envelopes belong.
     Raises:
         ConfigError: they are not one of each, or the file to move to is not named as a store is.
-        StartupError: a mailserver uses the folder of the file that is moved to, or the driver is not installed.
+        StartupError: a mailserver uses the folder of the file that is moved to, or something is not installed.
         StoreError: a store cannot be opened, read or written.
     """
     aside = aside_of(source, target)
@@ -44,23 +50,46 @@ def aside_of(source: Path | str, target: Path | str) -> Path:
     """The file in which rows are set aside.
 
     Raises:
-        ConfigError: the two are not a file and a database.
+        ConfigError: the two are not a file and a database, and the source is no folder.
+        StartupError: it may be meant to be one, but is not there, or out of reach.
     """
-    match source, target:
-        case (Path(), Path()):
+    if isinstance(target, Path):
+        if isinstance(source, Path) and not _is_folder(source):
+            if not source.exists():  # a folder of a Go mailserver's, perhaps
+                raise StartupError(f"there is nothing at {source}")
             raise ConfigError("both are files: waku-mailserver backup copies a store")
-        case (Path() as file, str()):
-            pass
-        case (str(), Path() as file):
-            if file.name != STORE_FILE:
-                raise ConfigError(f"{file}: a mailserver finds its store only by the name {STORE_FILE}")
-        case _:
-            raise ConfigError("both are databases: pg_dump copies one")
-    return file.with_name(file.name + ASIDE_ENDING)
+        if target.name != STORE_FILE:
+            raise ConfigError(f"{target}: a mailserver finds its store only by the name {STORE_FILE}")
+        beside = target
+    elif isinstance(source, Path):
+        beside = source.resolve() if _is_folder(source) else source
+    else:
+        raise ConfigError("both are databases: pg_dump copies one")
+    return beside.with_name(beside.name + ASIDE_ENDING)
+
+
+def _is_folder(place: Path | str) -> TypeGuard[Path]:
+    """Whether it is one that is there. Raises StartupError: it cannot be told."""
+    if not isinstance(place, Path):
+        return False
+    try:
+        return stat.S_ISDIR(place.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StartupError(f"cannot look at {place}: {error.strerror}") from error
 
 
 @contextlib.asynccontextmanager
 async def _open_source(place: Path | str, network_topic: str) -> AsyncIterator[MoveSource]:
+    if _is_folder(place):
+        if find_spec("google_crc32c") is None:
+            raise StartupError("google-crc32c is not installed: pip install 'waku-mailserver[leveldb]'")
+        from mailserver.store.leveldb.go_history import open_go_history as open_leveldb  # noqa: PLC0415 - in an extra
+
+        async with open_leveldb(place) as leveldb:
+            yield leveldb
+        return
     if isinstance(place, Path):
         with kept_unused(place.parent) as holder:
             async with open_source_file(place, network_topic, is_alone=holder is None) as file:

@@ -59,7 +59,7 @@ class SetAside:
                     self._known = _known_in(text, self._store)
                 if text and not text.endswith("\n"):  # a kill has cut the last line off
                     file.write("\n")
-                for (place, columns), why in wrong:
+                for (place, columns, _), why in wrong:
                     if place not in self._known:
                         print(json.dumps(self._line(place, columns, why)), file=file)
                         self._known.add(place)

@@ -22,7 +22,7 @@ from mailserver.store.engine.put_queue import MAX_GROUP_ROWS
 from mailserver.store.engine.verified import verified
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.message_ids import MessageIds
-from mailserver.store.moving import NEVER, Moved, MoveSource, MoveTarget, Place, ReadRow, ReadRows
+from mailserver.store.moving import NEVER, Moved, MoveSource, MoveTarget, Place, ReadRows
 
 BATCH_BYTES = 4 * 1024 * 1024
 """A batch ends with the envelope that reaches this. Two batches are in memory at a time."""
@@ -205,8 +205,11 @@ def _check(read: ReadRows) -> tuple[list[NewEnvelope], list[WrongRow]]:
     """Check each row against its hash."""
     envelopes, wrong = list[NewEnvelope](), list[WrongRow]()
     for row in read.rows:
+        if row.why:
+            wrong.append(WrongRow(row, row.why))
+            continue
         try:
             envelopes.append(verified(row.columns))
         except DecodeError as error:
-            wrong.append(WrongRow(ReadRow(*row), str(error)))
+            wrong.append(WrongRow(row, str(error)))
     return envelopes, wrong

@@ -21,10 +21,14 @@ NEVER = -1
 
 
 class ReadRow(NamedTuple):
-    """A row as the engine has it: received, created, topic, prefix of the hash, raw. Damaged ones may be anything."""
+    """A row as the engine has it: received, created, topic, prefix of the hash, raw. Damaged ones may be anything.
+
+    `why`: why it is none, if that is known already.
+    """
 
     place: Place
     columns: Sequence[object]
+    why: str = ""
 
 
 class ReadRows(NamedTuple):

@@ -72,7 +72,7 @@ def test_damage_is_told_and_the_exit_code_says_so(ends: tuple[End, End], tmp_pat
     assert done.returncode == 1
     assert done.stdout.splitlines()[:3] == [
         "29 envelopes moved, 0 were there before",
-        f"1 damaged row set aside in {aside}",
+        f"1 damaged piece set aside in {aside}",
         "1 envelope missing there:",
     ]
     assert len(aside.read_text().splitlines()) == 1
@@ -82,11 +82,13 @@ def test_damage_is_told_and_the_exit_code_says_so(ends: tuple[End, End], tmp_pat
 @pytest.mark.parametrize(
     ("source", "target", "code", "message"),
     [
-        ("one/mailserver.db", "two/mailserver.db", 2, "both are files: waku-mailserver backup copies a store"),
+        (__file__, "two/mailserver.db", 2, "both are files: waku-mailserver backup copies a store"),
+        ("gone/waku", "two/mailserver.db", 1, "there is nothing at gone/waku"),
+        ("w" * 300, "two/mailserver.db", 1, "cannot look at www"),
         ("postgresql:///one", "postgres:///two", 2, "both are databases: pg_dump copies one"),
         ("gone/mailserver.db", "postgresql:///one?host=/gone", 1, "cannot open the store gone/mailserver.db"),
     ],
-    ids=["files", "databases", "gone"],
+    ids=["files", "no folder", "out of reach", "databases", "gone"],
 )
 def test_what_cannot_be_moved_is_refused_in_a_line(source: str, target: str, code: int, message: str) -> None:
     assert_fails(call("migrate", "--from", source, "--to", target), code, message)

@@ -23,6 +23,7 @@ MODULES = (
     "torrents",
     "rpc",
     "disk",
+    "leveldb",
     "export",
     "machine",
 )

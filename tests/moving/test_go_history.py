@@ -11,11 +11,11 @@ import pytest
 from mailserver.commands.cli import main
 from mailserver.errors import ConfigError
 from mailserver.moving import move as moving
-from mailserver.store.interface import NewEnvelope
 from mailserver.waku.envelope import Envelope, decode_envelope
 from tests.data import load
-from tests.mailservers import make_envelope, stored
+from tests.mailservers import make_envelope
 from tests.moving.ends import End, columns, database, file_in, move_between, show_nothing, some
+from tests.moving.go_keys import EARLY_BYTES, by_key, key_of
 from tests.store.indexing import ids_indexed_at_once
 
 # As the migrations of status-go make it (mailserver/migrations).
@@ -46,14 +46,10 @@ async def go() -> End:
     return end
 
 
-def key_of(envelope: Envelope) -> bytes:
-    return envelope.created.to_bytes(4, "big") + envelope.hash() + envelope.topic
-
-
 def inserting(envelopes: Sequence[Envelope], *, early: bool = False) -> str:
     """How the Go mailserver saves envelopes; `early`: as one of its early versions did."""
     rows = [
-        f"('\\x{(key_of(each)[:36] if early else key_of(each)).hex()}', '\\x{each.raw.hex()}', "
+        f"('\\x{(key_of(each)[:EARLY_BYTES] if early else key_of(each)).hex()}', '\\x{each.raw.hex()}', "
         f"'\\x{each.topic.hex()}', 0::bit(512))"
         for each in envelopes
     ]
@@ -63,11 +59,6 @@ def inserting(envelopes: Sequence[Envelope], *, early: bool = False) -> str:
 async def save(go: End, envelopes: Sequence[Envelope], *, early: bool = False) -> None:
     """Save envelopes."""
     await go.change(inserting(envelopes, early=early))
-
-
-def by_key(envelopes: Sequence[Envelope]) -> list[NewEnvelope]:
-    """The rows that they become."""
-    return [stored(each, received=each.created) for each in sorted(envelopes, key=key_of)]
 
 
 async def test_all_that_a_go_mailserver_has_kept_is_there(go: End, tmp_path: Path) -> None:

@@ -348,7 +348,7 @@ async def test_stores_of_different_network_topics_are_refused(ends: tuple[End, E
 @pytest.mark.parametrize(
     ("source", "target", "cause"),
     [
-        (Path("one/mailserver.db"), Path("two/mailserver.db"), "waku-mailserver backup"),
+        (Path(__file__), Path("two/mailserver.db"), "waku-mailserver backup"),
         ("postgresql:///one", "postgresql:///two", "pg_dump"),
         ("postgresql:///one", Path("two/store.db"), "only by the name mailserver.db"),
     ],

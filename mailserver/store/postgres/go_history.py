@@ -7,7 +7,7 @@ status-go (`mailserver/mailserver_db_postgres.go`, `mailserver/db_key.go`) has o
     topic   4 bytes
     bloom   of the topic
 
-It does not say when an envelope was received. It counts as received when it was created, but no later than now.
+What its rows are here: `store.engine.go_rows`.
 """
 
 import contextlib
@@ -17,15 +17,11 @@ from typing import TypeVar
 import asyncpg
 
 from mailserver.errors import StoreError
-from mailserver.store.engine.keys import HASH_PREFIX_BYTES
-from mailserver.store.moving import NEVER, Place, ReadRow, ReadRows
+from mailserver.store.engine.go_rows import key_at, row_of
+from mailserver.store.moving import NEVER, Place, ReadRows
 from mailserver.store.postgres.connections import Connection, Link, open_links, shown_url
 from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.schema import SCHEMA_TABLE
-from mailserver.waku.envelope import HASH_BYTES, TOPIC_BYTES
-
-_TIME_BYTES = 4
-_TOPIC_AT = _TIME_BYTES + HASH_BYTES
 
 _IS_GO_HISTORY = f"""
     SELECT to_regclass('{SCHEMA_TABLE}') IS NULL AND (
@@ -76,27 +72,10 @@ class GoHistory:
 
         async def read(connection: Connection) -> ReadRows:
             now = await connection.fetchval(_NOW)
-            found = await connection.fetch(_ROWS, _key(place), limit, max_bytes)
-            return ReadRows([_row(now, *row) for row in found], is_all=not found)
+            found = await connection.fetch(_ROWS, key_at(place), limit, max_bytes)
+            return ReadRows([row_of(key, topic, raw, now) for key, topic, raw in found], is_all=not found)
 
         return await _run(self._link, read)
-
-
-def _place(key: bytes) -> Place:
-    return Place(int.from_bytes(b"\x01" + key, "big"))
-
-
-def _key(place: Place) -> bytes:
-    return place.to_bytes((place.bit_length() + 7) // 8, "big")[1:]
-
-
-def _row(now: int, key: bytes, topic: bytes, raw: bytes) -> ReadRow:
-    """A row as a store of ours has it."""
-    created = int.from_bytes(key[:_TIME_BYTES], "big")
-    key_hash, key_topic = key[_TIME_BYTES:_TOPIC_AT], key[_TOPIC_AT:]
-    if len(key_hash) != HASH_BYTES or key_topic not in (b"", topic) or len(topic) != TOPIC_BYTES:
-        return ReadRow(_place(key), [key, topic, raw])
-    return ReadRow(_place(key), [min(created, now), created, topic, key_hash[:HASH_PREFIX_BYTES], raw])
 
 
 async def has_go_history(url: str) -> bool:

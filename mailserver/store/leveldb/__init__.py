@@ -1,0 +1,1 @@
+"""The history of a Go mailserver in its LevelDB, which is only read."""

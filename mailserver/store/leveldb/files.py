@@ -1,0 +1,116 @@
+"""Reading the files of a LevelDB: what is damaged is passed on with the rest, for whoever lists it.
+
+That includes what a disk cannot read any more.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from mailserver.errors import DecodeError, StoreError
+from mailserver.leveldb.entries import Entry, Order, Unreadable
+from mailserver.leveldb.journal import BLOCK_BYTES, Gap, Record, read_journal
+from mailserver.leveldb.table import (
+    FOOTER_BYTES,
+    TRAILER_BYTES,
+    Handle,
+    IndexRow,
+    decode_entries,
+    decode_footer,
+    decode_index,
+    open_block,
+)
+
+MAX_KEPT_BYTES = 1024 * 1024
+"""Of a longer piece that cannot be read, only the place is told."""
+
+
+class TableGone(StoreError):
+    """A table was replaced by others, which the manifest names by now."""
+
+
+class TableFile:
+    """A table. It is open, and closed by `close`."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        """Open it.
+
+        Raises:
+            TableGone: it is not there any more.
+            OSError: it cannot be opened.
+        """
+        try:
+            self._file = path.open("rb", buffering=0)
+        except FileNotFoundError as error:
+            raise TableGone(f"{path} is not there any more") from error
+        self._name, self._number = path.name, number
+        self._size = os.fstat(self._file.fileno()).st_size
+
+    def close(self) -> None:
+        """Close it."""
+        self._file.close()
+
+    def index(self) -> list[IndexRow] | Unreadable:
+        """Its blocks, in their order."""
+        try:
+            footer = self._read(self._size - FOOTER_BYTES, FOOTER_BYTES)
+            return decode_index(open_block(self._stored(decode_footer(footer))))
+        except DecodeError as error:
+            return self._unreadable(0, b"", f"none of the table: {error}")
+
+    def block(self, above: Order | None, row: IndexRow) -> list[Entry] | Unreadable:
+        """The entries of a block.
+
+        Args:
+            above: a place that all of them are behind, if one is known.
+        """
+        stored = b""
+        try:
+            stored = self._stored(row.handle)
+            return decode_entries(open_block(stored), above, row.upper)
+        except DecodeError as error:
+            return self._unreadable(row.handle.at, stored, str(error))
+
+    def _stored(self, handle: Handle) -> bytes:
+        return self._read(handle.at, handle.size + TRAILER_BYTES)
+
+    def _read(self, at: int, size: int) -> bytes:
+        if not 0 <= at <= self._size - size:
+            raise DecodeError("it lies outside of the file", got=at, limit=self._size)
+        try:
+            return os.pread(self._file.fileno(), size, at)
+        except OSError as error:
+            raise DecodeError(f"the disk cannot read it: {error.strerror}") from error
+
+    def _unreadable(self, at: int, content: bytes, why: str) -> Unreadable:
+        return Unreadable(self._name, self._number, at, content if len(content) <= MAX_KEPT_BYTES else b"", why)
+
+
+def read_records(path: Path, number: int) -> Iterator[Record | Unreadable]:
+    """The records of a journal or manifest, and what cannot be read, as far as it is written at the moment.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        OSError: it cannot be opened.
+    """
+    lost: list[Unreadable] = []
+    for piece in read_journal(_blocks(path, number, lost)):
+        yield from lost
+        lost.clear()
+        if isinstance(piece, Gap):
+            yield Unreadable(path.name, number, piece.at, piece.content[:MAX_KEPT_BYTES], piece.why)
+        else:
+            yield piece
+    yield from lost
+
+
+def _blocks(path: Path, number: int, lost: list[Unreadable]) -> Iterator[bytes]:
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        for at in range(0, size, BLOCK_BYTES):
+            wanted = min(BLOCK_BYTES, size - at)
+            try:
+                yield os.pread(file.fileno(), wanted, at)
+            except OSError as error:
+                lost.append(Unreadable(path.name, number, at, b"", f"the disk cannot read it: {error.strerror}"))
+                yield bytes(wanted)  # which is no chunk
