@@ -30,8 +30,8 @@ class Usage(NamedTuple):
 class Surplus(NamedTuple):
     """What is beyond a limit: the oldest envelopes received before `before` (Unix seconds), at most so many.
 
-    `of`: how many there were in all, if that decides how many are too many. Where other mailservers delete, too, as many
-    fewer may go as there are fewer by then.
+    `of`: how many there were in all, if that decides how many are too many. If other mailservers have deleted some by
+    then, as many fewer may go.
     """
 
     before: int
