@@ -30,6 +30,7 @@ _SETTINGS = {
     "listen_addresses": "",
     "max_connections": "100",
     "shared_buffers": "64MB",
+    "dynamic_shared_memory_type": "mmap",  # what is killed leaves nothing behind outside of its folder
     "log_min_messages": "warning",
     "wal_level": "minimal",
     "max_wal_senders": "0",
