@@ -44,7 +44,7 @@ class Server:
         """Make one, which does not run yet.
 
         Args:
-            data: where its files are to be, if not in a folder of its own; the folder above belongs to its user.
+            data: where its files are to be, if not in a folder of its own, or are already.
             wal_segment_mb: how long the files of its log are.
         """
         self._bin = binaries()
@@ -55,7 +55,8 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         give_to_server(self.folder)
         made = ("initdb", "-D", self.data, "-U", USER, "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
-        self._run(*made, f"--wal-segsize={wal_segment_mb}")
+        if not (self.data / "PG_VERSION").exists():
+            self._run(*made, f"--wal-segsize={wal_segment_mb}")
 
     @property
     def socket(self) -> Path:
