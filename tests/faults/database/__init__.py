@@ -37,7 +37,7 @@ FULL_ROUNDS: Mapping[str, int] = {
     "power cuts": 150,
 }
 QUICK_ROUNDS: Mapping[str, int] = {
-    "kills while both take in": 3,
+    "kills while both take in": 2,
     "kills while both delete": 2,
     "outages": 1,
     "full disks": 2,

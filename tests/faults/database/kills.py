@@ -47,7 +47,7 @@ def ingest(stage: Stage, rounds: int) -> None:
     """Nothing is ever deleted: all that was confirmed is there at the end."""
     for first in range(0, rounds, ROUNDS_OF_A_STORE):
         pair = stage.pair(f"ingest, from round {first}")
-        with _Daemons(pair) as daemons:
+        with Daemons(pair) as daemons:
             for number in range(first, min(first + ROUNDS_OF_A_STORE, rounds)):
                 pair.begin_round()
                 asyncio.run(daemons.flood_and_kill(VICTIMS[number % len(VICTIMS)]))
@@ -62,12 +62,12 @@ def pruning(stage: Stage, rounds: int) -> None:
     flags = ("--retention-days", "0", "--retention-envelopes", str(KEPT), "--archive", "hdfs://host/archive")
     pair = stage.pair("pruning", *flags)
     archivist = Archivist(stage.server.url(pair.schema), stage.folder / "archive")
-    with _Daemons(pair) as daemons, contextlib.ExitStack() as stack:
+    with Daemons(pair) as daemons, contextlib.ExitStack() as stack:
         stack.callback(archivist.kill)
         for number in range(rounds):
             pair.begin_round()
             archivist.start()
-            victims = VICTIMS[number % len(VICTIMS)]
+            victims = VICTIMS[(number + 2) % len(VICTIMS)]  # a short run has others than that of `ingest`
             asyncio.run(daemons.flood_and_kill(victims, archivist.kill if number % 2 else None))
             asyncio.run(daemons.recover())
             archivist.kill()  # else its lock would keep everything
@@ -75,7 +75,7 @@ def pruning(stage: Stage, rounds: int) -> None:
         _to_the_end(pair, daemons, archivist)
 
 
-def _to_the_end(pair: Pair, daemons: "_Daemons", archivist: Archivist) -> None:
+def _to_the_end(pair: Pair, daemons: "Daemons", archivist: Archivist) -> None:
     """One daemon dies for good. All is archived; then the other one alone deletes all that is too much."""
     daemons.kill(daemons.daemons[0])
     archivist.start()
@@ -104,7 +104,7 @@ KINDS = {
 }
 
 
-class _Daemons(contextlib.ExitStack):
+class Daemons(contextlib.ExitStack):
     """Both daemons of a pair; each is started again after it was killed."""
 
     def __init__(self, pair: Pair) -> None:
@@ -114,7 +114,7 @@ class _Daemons(contextlib.ExitStack):
         self.daemons: list[Daemon] = []
         self._killed: set[int] = set()
 
-    def __enter__(self) -> "_Daemons":
+    def __enter__(self) -> "Daemons":
         super().__enter__()
         self.daemons = [self.enter_context(self._pair.running(number)) for number in range(2)]
         return self

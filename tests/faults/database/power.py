@@ -14,6 +14,7 @@ written.
 import asyncio
 import contextlib
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,14 +28,14 @@ from tests.faults.powercut.cuts import cut_power, recorded_all
 from tests.faults.powercut.recorder import Kind, Recorder, build
 from tests.faults.powercut.replay import FileSystem
 from tests.faults.powercut.scenarios import Scenario
-from tests.faults.powercut.workload import Recording, promises
+from tests.faults.powercut.workload import SMALL, Recording, promises
 from tests.store.postgres.looking import assert_sound
 from tests.store.postgres.server import Server, give_to_server
 from tests.store.samples import raws
 
 LINUX = FileSystem(whole_sectors=True, names_with_files=True, no_garbage=True)
 
-SMALL = {"min_wal_size": "2MB", "max_wal_size": "4MB", "checkpoint_completion_target": "0.1"}
+SMALL_LOG = {"min_wal_size": "2MB", "max_wal_size": "4MB", "checkpoint_completion_target": "0.1"}
 """So that the log comes round, and there are checkpoints, within seconds."""
 
 POSIX_MEMORY = {"dynamic_shared_memory_type": "posix"}
@@ -46,13 +47,17 @@ DISKS = 2
 SCHEMA = "mail"
 
 
-async def record(folder: Path, choice: random.Random) -> Scenario:
+async def record(
+    folder: Path, choice: random.Random, *, packets: Mapping[int, int] = PACKETS, program: Sequence[str] = SMALL
+) -> Scenario:
     """Record two daemons on a database, which is killed once, started again, and stopped.
 
     Args:
         folder: an empty one, of the server's user.
+        packets: as of `Recording.post`, which each daemon is sent three times.
+        program: what runs the daemons.
     """
-    server = Server({**FORGETFUL, **SMALL, **POSIX_MEMORY}, data=folder / "disk", wal_segment_mb=1)
+    server = Server({**FORGETFUL, **SMALL_LOG, **POSIX_MEMORY}, data=folder / "disk", wal_segment_mb=1)
     try:
         server.start()
         server.sql(f"CREATE SCHEMA {SCHEMA}")
@@ -66,18 +71,19 @@ async def record(folder: Path, choice: random.Random) -> Scenario:
         with contextlib.ExitStack() as stack:
             flags = ("--store", server.url(SCHEMA), "--metrics", "127.0.0.1:0")
             daemons = [
-                stack.enter_context(recording.daemon(*flags, data_dir=folder / name)) for name in ("one", "other")
+                stack.enter_context(recording.daemon(*flags, data_dir=folder / name, program=program))
+                for name in ("one", "other")
             ]
-            await asyncio.gather(*(recording.post(daemon, PACKETS) for daemon in daemons))
+            await asyncio.gather(*(recording.post(daemon, packets) for daemon in daemons))
             server.sql("CHECKPOINT")
-            await asyncio.gather(*(recording.post(daemon, PACKETS) for daemon in daemons))
+            await asyncio.gather(*(recording.post(daemon, packets) for daemon in daemons))
             server.kill()
             for daemon in daemons:
                 await until_ready(metrics_port(daemon), 503)
             server.start(recorder.environment)
             for daemon in daemons:
                 await until_ready(metrics_port(daemon), 200)
-            await asyncio.gather(*(recording.post(daemon, PACKETS) for daemon in daemons))
+            await asyncio.gather(*(recording.post(daemon, packets) for daemon in daemons))
             for daemon in daemons:
                 assert daemon.stop() == 0
         server.stop()
@@ -130,9 +136,9 @@ def _boot(remains: Path) -> None:
         give_to_server(path)
 
 
-def new_folder(server: Server) -> Path:
+def new_folder(server: Server, name: str = "power") -> Path:
     """An empty folder that the processes of servers may enter; it goes with this server."""
-    folder = server.folder / "power"
+    folder = server.folder / name
     folder.mkdir()
     give_to_server(folder)
     return folder

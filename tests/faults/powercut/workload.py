@@ -83,15 +83,15 @@ class Recording:
         return self.folder / DATA
 
     @contextlib.contextmanager
-    def daemon(self, *flags: str, data_dir: Path | None = None) -> Iterator[Daemon]:
-        """Run the mailserver with small limits, recorded."""
+    def daemon(self, *flags: str, data_dir: Path | None = None, program: Sequence[str] = SMALL) -> Iterator[Daemon]:
+        """Run the mailserver with small limits, or another program that becomes it, recorded."""
         with running_daemon(
             data_dir or self.data_dir,
             "--min-pow",
             "0",
             *flags,
             environment=self.recorder.environment,
-            program=SMALL,
+            program=program,
         ) as daemon:
             yield daemon
 
