@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from mailserver.client.mail_client import RequestFailed, connect
 from mailserver.codec.keccak import keccak256
@@ -142,7 +143,7 @@ class Daemons(contextlib.ExitStack):
         def kill() -> None:
             nonlocal killed_at
             dying = {"one daemon": [first], "database": [], "database and one daemon": [first]}.get(victims, [0, 1])
-            acts: list[Callable[[], None]] = [lambda number=number: self.kill(self.daemons[number]) for number in dying]  # type: ignore[misc]
+            acts: list[Callable[[], None]] = [partial(self.kill, self.daemons[number]) for number in dying]
             if victims.startswith("database") or victims == "everything":
                 acts.append(self._server.kill)
             if besides is not None:

@@ -125,7 +125,6 @@ async def _check(remains: Path, confirmed: set[bytes], sent: list[bytes]) -> Non
     except (MailserverError, AssertionError) as error:
         raise Broken(f"{type(error).__name__}: {error}") from error
     finally:
-        server.kill()
         server.remove()
 
 

@@ -23,6 +23,9 @@ import pytest
 USER = "postgres"
 START_LIMIT_S = 30.0
 
+_MEMORY_LINE = 6
+"""Of postmaster.pid: a key, and the id of a piece of shared memory."""
+
 QUICK = {"fsync": "off", "full_page_writes": "off"}
 """For tests that pull no plug: what the disk has is of no importance."""
 
@@ -117,6 +120,10 @@ class Server:
     def remove(self) -> None:
         """Stop it, and delete all that it has."""
         self.stop()
+        lock = self.data / "postmaster.pid"
+        if lock.exists():  # it was killed, and has left a piece of shared memory behind, which this file names
+            for key_and_id in lock.read_text().splitlines()[_MEMORY_LINE : _MEMORY_LINE + 1]:
+                subprocess.run(["ipcrm", "-m", *key_and_id.split()[1:]], check=False, capture_output=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, schema: str = "public") -> str:
