@@ -52,6 +52,7 @@ def ingest(stage: Stage, rounds: int) -> None:
             for number in range(first, min(first + ROUNDS_OF_A_STORE, rounds)):
                 pair.begin_round()
                 asyncio.run(daemons.flood_and_kill(VICTIMS[number % len(VICTIMS)]))
+                asyncio.run(daemons.go_on_alone())
                 asyncio.run(daemons.recover())
                 asyncio.run(pair.verify(daemons.daemons))
                 pair.check_sound()
@@ -200,6 +201,12 @@ class Daemons(contextlib.ExitStack):
             await asyncio.sleep(REFUSED_WITHIN_S)
             if self._pair.promises.confirmed != before:
                 self._pair.blame(["something is confirmed without a database"])
+
+    async def go_on_alone(self) -> None:
+        """Whoever is left with the database, if anybody is, indexes what all have stored."""
+        if self._server.is_running:
+            for daemon in self._alive():
+                await self._pair.verify_ids(daemon)
 
     def _alive(self) -> list[Daemon]:
         return [daemon for number, daemon in enumerate(self.daemons) if number not in self._killed]

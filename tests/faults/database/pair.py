@@ -166,6 +166,15 @@ class Pair(Judged):
                         self.blame([f"ids of {name}: {lost.total()} are missing, {more.total()} are too many"])
                     self.figures["ids_compared"] += ids.total()
 
+    async def verify_ids(self, daemon: Daemon) -> None:
+        """Have a daemon list all ids: those of all that was confirmed must be among them."""
+        owed = [decode_envelope(self.promises.sent[each].raw) for each in self.promises.owed()]
+        async with connect(daemon.enode, CLIENT_ID) as mail:
+            lost = {envelope_muid(DEFAULT_NETWORK_TOPIC, each) for each in owed} - set(await ids_of(mail))
+        if lost:
+            self.blame([f"{len(lost)} ids are missing at the one that is left"])
+        self.figures["ids_of_survivors"] += len(owed)
+
 
 class Stage:
     """Where scenarios play: a server of their own, a folder, chance, and all pairs that there were.
