@@ -28,7 +28,7 @@ _TIME = "time"
 _MOVE = "move"
 _READ_BOUNDED = "SELECT left(body, $2) FROM records WHERE name = $1"
 _READ = "SELECT body FROM records WHERE name = $1"
-_READ_TIME = f"SELECT coalesce(({_READ}), extract(epoch FROM now())::bigint::text)"
+_READ_TIME = f"SELECT coalesce(({_READ}), floor(extract(epoch FROM now()))::bigint::text)"
 _WRITE = """
     INSERT INTO records VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET body = excluded.body
 """
