@@ -157,8 +157,11 @@ SCENARIOS: Sequence[Callable[[Outages], Awaitable[None]]] = (
 
 _COMMITTING = (
     f"SELECT 1 FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND granted "
-    f"AND classid::bigint = {LOCK_CLASS + Lock.COMMIT} AND state = 'idle in transaction'"
+    f"AND classid::bigint = {LOCK_CLASS + Lock.COMMIT} AND state = 'idle in transaction' "
+    "AND state_change < now() - interval '1 second'"
 )
+"""Who holds the lock, and has been silent for a second. Whoever begins to wait for it sooner may be refused, after as
+long as the server bears with the silence; its peers send again."""
 
 
 def outages(stage: Stage, rounds: int) -> None:
