@@ -26,6 +26,10 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "peers": ("make faults ARGS=peers", "hostile peers beside an honest client"),
     "network": ("make faults ARGS=network", "partitions, delay, loss, flapping lines"),
     "clock": ("make faults ARGS=clock", "clocks that step"),
+    "database": (
+        "make faults ARGS=database",
+        "two daemons on one PostgreSQL: kills, outages, full disks, wrong clocks, power cuts",
+    ),
     "fuzz": ("make fuzz", "every decoder, the session machine, and properties with new examples"),
     "soak": ("make soak", "a simulated month"),
 }

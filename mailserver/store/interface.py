@@ -152,7 +152,7 @@ class TimeRecord(Protocol):
     """The moment that time has certainly reached (`upkeep.proven_time`), which the engine keeps with the store."""
 
     async def read(self) -> int | None:
-        """Read the moment, in Unix seconds; None if none was written yet.
+        """Read the moment, in Unix seconds; None if none was written yet, and the engine has no clock of its own.
 
         Raises:
             StoreError: the record cannot be read.

@@ -28,10 +28,15 @@ class Usage(NamedTuple):
 
 
 class Surplus(NamedTuple):
-    """What is beyond a limit: the oldest envelopes received before `before` (Unix seconds), at most so many."""
+    """What is beyond a limit: the oldest envelopes received before `before` (Unix seconds), at most so many.
+
+    `of`: how many there were in all, if that decides how many are too many. If other mailservers have deleted some by
+    then, as many fewer may go.
+    """
 
     before: int
     envelopes: int
+    of: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,9 @@ class CapacityRetention:
 
     def surplus(self, usage: Usage, now: float) -> Surplus | None:
         """The envelopes beyond that number; None if there are none."""
-        return Surplus(END_OF_TIME, usage.envelopes - self.envelopes) if usage.envelopes > self.envelopes else None
+        if usage.envelopes <= self.envelopes:
+            return None
+        return Surplus(END_OF_TIME, usage.envelopes - self.envelopes, usage.envelopes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,8 @@ class SizeRetention:
         if usage.bytes <= self.bytes or not usage.envelopes:
             return None
         share = 1 - self.bytes / usage.bytes
-        return Surplus(END_OF_TIME, max(BATCH_ROWS + 1, math.ceil(share * usage.envelopes)))
+        surplus = max(BATCH_ROWS + 1, math.ceil(share * usage.envelopes))
+        return Surplus(END_OF_TIME, surplus, usage.envelopes)
 
 
 Retention = TimeRetention | CapacityRetention | SizeRetention

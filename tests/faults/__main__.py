@@ -15,7 +15,7 @@ from typing import Protocol, cast
 from tests.faults.report import Report, as_json, as_text
 from tests.recording import add_argument, new_seed, recorder_for, shown
 
-PARTS = ("kills", "power", "disk", "peers", "network", "clock")
+PARTS = ("kills", "power", "disk", "peers", "network", "clock", "database")
 
 
 class Part(Protocol):

@@ -46,6 +46,12 @@ ctypes.CDLL(None).renameat2(-100, os.fsencode(top / "made"), -100, os.fsencode(t
 os.truncate(top / "a" / "second", 4)
 with open(top / "a" / "second", "wb") as file:
     file.write(b"anew")
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+for mode in (b"w", b"a", b"r+"):
+    stream = ctypes.c_void_p(libc.fopen(b"stream", mode))
+    libc.fputs(b"one" if mode == b"w" else b"more" if mode == b"a" else b"O", stream)
+    libc.fclose(stream)
 if os.fork() == 0:
     (top / "child").write_text("of a child")
     os._exit(0)

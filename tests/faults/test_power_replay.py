@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.powercut.recorder import Entry, Kind
-from tests.faults.powercut.replay import Disk, Loss, UnknownCallError
+from tests.faults.powercut.replay import POSIX, Disk, FileSystem, Loss, UnknownCallError
 
 OLD, NEW = b"o" * 2048, b"n" * 2048
 
@@ -36,9 +36,11 @@ def inode(path: Path) -> int:
     return path.stat().st_ino
 
 
-def left(folder: Path, entries: Iterable[Entry], loss: Loss, seed: int = 0) -> Contents:
+def left(
+    folder: Path, entries: Iterable[Entry], loss: Loss, seed: int = 0, *, promises: FileSystem = POSIX
+) -> Contents:
     """What one cut leaves after all entries: files and their contents."""
-    disk = Disk(folder)
+    disk = Disk(folder, promises)
     for one in entries:
         disk.play(one)
     target = folder.with_name("left")
@@ -48,8 +50,10 @@ def left(folder: Path, entries: Iterable[Entry], loss: Loss, seed: int = 0) -> C
     return found
 
 
-def all_left(folder: Path, entries: list[Entry], loss: Loss = Loss.RANDOM) -> list[Contents]:
-    return [left(folder, entries, loss, seed) for seed in range(60)]
+def all_left(
+    folder: Path, entries: list[Entry], loss: Loss = Loss.RANDOM, *, promises: FileSystem = POSIX
+) -> list[Contents]:
+    return [left(folder, entries, loss, seed, promises=promises) for seed in range(60)]
 
 
 def test_write_without_a_sync_may_be_there_or_not_or_in_part(folder: Path) -> None:
@@ -222,3 +226,33 @@ def test_permissions_are_those_of_the_file(folder: Path) -> None:
 def test_what_the_model_does_not_know_is_an_error(folder: Path) -> None:
     with pytest.raises(UnknownCallError, match="sendfile of file"):
         Disk(folder).play(entry(Kind.UNKNOWN, path="file", other="sendfile"))
+
+
+# File systems that promise more
+
+
+def test_file_system_may_keep_sectors_whole_and_show_nothing_that_was_never_written(folder: Path) -> None:
+    start = 2048 - 100  # across the end, and not at a sector's edge
+    write = [entry(Kind.WRITE, inode(folder / "file"), start, data=NEW)]
+    careful = FileSystem(whole_sectors=True, no_garbage=True)
+
+    found = {content["file"] for content in all_left(folder, write, promises=careful)}
+    careless = {content["file"] for content in all_left(folder, write)}
+
+    whole = OLD[:start] + NEW
+    for content in found:
+        for at in range(0, len(content), 512):
+            sector = content[at : at + 512]
+            assert sector in (whole[at : at + len(sector)], OLD[at : at + len(sector)], bytes(len(sector)))
+    assert len(found) > 5
+    assert any(content.strip(b"on\0") for content in careless)
+
+
+def test_file_system_may_keep_the_name_of_a_new_file_that_was_synced(folder: Path) -> None:
+    made = [entry(Kind.CREATE, 99, 0o600, path="sub/new"), entry(Kind.WRITE, 99, 0, data=NEW), *synced(99)]
+    moved = [entry(Kind.RENAME, path="sub/new", other="sub/moved"), *synced(99, 2)]
+    careful = FileSystem(names_with_files=True)
+
+    assert left(folder, made, Loss.EVERYTHING) == {"file": OLD}
+    assert left(folder, made, Loss.EVERYTHING, promises=careful) == {"file": OLD, "sub/new": NEW}
+    assert left(folder, [*made, *moved], Loss.EVERYTHING, promises=careful) == {"file": OLD, "sub/new": NEW}

@@ -39,7 +39,12 @@ def test_age_that_nothing_can_have_keeps_everything(days: float) -> None:
 
 @pytest.mark.parametrize(
     ("keep", "surplus"),
-    [(9_999, Surplus(END_OF_TIME, 1)), (1, Surplus(END_OF_TIME, 9_999)), (10_000, None), (10_001, None)],
+    [
+        (9_999, Surplus(END_OF_TIME, 1, 10_000)),
+        (1, Surplus(END_OF_TIME, 9_999, 10_000)),
+        (10_000, None),
+        (10_001, None),
+    ],
 )
 def test_number_beyond_the_capacity_is_too_much(keep: int, surplus: Surplus | None) -> None:
     assert CapacityRetention(keep).surplus(FULL, NOW) == surplus
@@ -51,11 +56,11 @@ def test_size_within_the_limit_is_kept(keep: int) -> None:
 
 
 def test_size_beyond_the_limit_is_estimated_by_the_mean_envelope() -> None:
-    assert SizeRetention(7_500_000).surplus(FULL, NOW) == Surplus(END_OF_TIME, 2_500)
+    assert SizeRetention(7_500_000).surplus(FULL, NOW) == Surplus(END_OF_TIME, 2_500, 10_000)
 
 
 def test_size_just_beyond_the_limit_is_more_than_a_batch() -> None:
-    assert SizeRetention(9_999_999).surplus(FULL, NOW) == Surplus(END_OF_TIME, BATCH_ROWS + 1)
+    assert SizeRetention(9_999_999).surplus(FULL, NOW) == Surplus(END_OF_TIME, BATCH_ROWS + 1, 10_000)
 
 
 @pytest.mark.parametrize("limit", [TimeRetention(1), CapacityRetention(1), SizeRetention(1)])

@@ -33,6 +33,7 @@ DROP_PAUSE_S = 0.5
 
 _MAX_SEQ = 2**63 - 1
 
+_HELD = "SELECT coalesce(sum(envelopes), 0)::bigint FROM counts"
 _DAYS = """
     SELECT day, array_agg(reception_day), array_agg(last_seq), sum(envelopes)::bigint, sum(bytes)::bigint,
         max(last_received)
@@ -122,14 +123,21 @@ async def delete_batch(connection: Connection, surplus: Surplus, archived: Mappi
                 await take_lock(connection, Lock.UPKEEP)
                 if not await keep_compaction_away(connection):
                     return Deleted(0, 0)
-                return await _delete_day(connection, surplus, archived) or await _delete_rows(
-                    connection, surplus, archived
-                )
+                rest = await _rest_of(connection, surplus)
+                if rest.envelopes <= 0:
+                    return Deleted(0, 0)
+                return await _delete_day(connection, rest, archived) or await _delete_rows(connection, rest, archived)
         except asyncpg.LockNotAvailableError:
             if not left:
                 raise
         await asyncio.sleep(DROP_PAUSE_S)
     raise AssertionError("the last try returns or raises")
+
+
+async def _rest_of(connection: Connection, surplus: Surplus) -> Surplus:
+    """What is still too much: other mailservers may have deleted some since this was computed."""
+    held = await connection.fetchval(_HELD)
+    return surplus._replace(envelopes=surplus.envelopes - max(0, surplus.of - held))
 
 
 async def _delete_day(connection: Connection, surplus: Surplus, archived: Mapping[int, Mark] | None) -> Deleted | None:
@@ -174,7 +182,7 @@ async def _delete_rows(connection: Connection, surplus: Surplus, archived: Mappi
 async def count_held(connection: Connection, surplus: Surplus) -> int:
     """How many envelopes of the surplus there are, without those that only wait for the rest of their day."""
     if surplus.before >= END_OF_TIME:
-        ((held,),) = await connection.fetch("SELECT coalesce(sum(envelopes), 0)::bigint FROM counts")
+        held = await connection.fetchval(_HELD)
         return int(min(held, surplus.envelopes))
     days = await _days(connection)
     whole = sum(day.envelopes for day in days if day.last_received < surplus.before)

@@ -32,8 +32,10 @@ def explain(error: BaseException) -> str:
         return "the database does not answer in time"
     if isinstance(error, OSError):
         return f"the database cannot be reached: {error.strerror or error}"
+    if isinstance(error, asyncpg.InterfaceError) and isinstance(error.__context__, ERRORS):
+        return explain(error.__context__)  # a transaction is left, whose connection was lost before
     text = str(error).partition("\n")[0] or type(error).__name__
-    if isinstance(error, asyncpg.PostgresError):
+    if isinstance(error, asyncpg.PostgresError) and not isinstance(error, asyncpg.PostgresConnectionError):
         return f"the database says: {text}"
     return f"the connection to the database was lost: {text}"
 

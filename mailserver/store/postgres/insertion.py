@@ -5,7 +5,7 @@ are not there yet, under Lock.COMMIT: that takes a few milliseconds, and the com
 takes to have it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES
 from mailserver.store.interface import NewEnvelope
@@ -13,6 +13,13 @@ from mailserver.store.postgres.connections import Connection, take_lock
 from mailserver.store.postgres.partitions import Partitions
 from mailserver.store.postgres.schema import Lock
 from mailserver.units import SECONDS_PER_DAY
+
+COPY_BYTES = 448 * 1024
+"""So much is copied at once, and then waited for. What is longer than 512 KiB the driver hands over in pieces. If the
+connection is lost between two of them, it does not notice, and leaves an error behind that nobody ever looks at."""
+
+_COPIED_ROW_BYTES = 66
+"""How long a row is there besides its envelope."""
 
 MAKE_STAGING = """
     CREATE TEMPORARY TABLE staging (
@@ -51,6 +58,9 @@ _INSERT = """
 """
 
 
+_Row = tuple[int, int, int, bytes, bytes, bytes]
+
+
 async def insert_group(connection: Connection, envelopes: Sequence[NewEnvelope], partitions: Partitions) -> int:
     """Insert envelopes, in their order; those that are there already are left as they are. Return the number of the
     last row, 0 if none is new."""
@@ -61,7 +71,8 @@ async def insert_group(connection: Connection, envelopes: Sequence[NewEnvelope],
     ]
     try:
         async with connection.transaction():
-            await connection.copy_records_to_table("staging", records=rows, columns=_COLUMNS)
+            for some in _slices(rows):
+                await connection.copy_records_to_table("staging", records=some, columns=_COLUMNS)
             await take_lock(connection, Lock.COMMIT)
             await partitions.make_for(connection, {envelope.created // SECONDS_PER_DAY for envelope in envelopes})
             last: int = await connection.fetchval(_INSERT)
@@ -70,3 +81,15 @@ async def insert_group(connection: Connection, envelopes: Sequence[NewEnvelope],
     finally:
         if not is_committed:
             partitions.forget()
+
+
+def _slices(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
+    """Rows that are copied together. One that is longer goes alone: the driver does not wait before the first piece."""
+    first = size = 0
+    for number, row in enumerate(rows):
+        row_bytes = len(row[-1]) + _COPIED_ROW_BYTES
+        if size + row_bytes > COPY_BYTES and number > first:
+            yield rows[first:number]
+            first, size = number, 0
+        size += row_bytes
+    yield rows[first:]

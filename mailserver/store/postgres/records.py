@@ -28,22 +28,25 @@ _TIME = "time"
 _MOVE = "move"
 _READ_BOUNDED = "SELECT left(body, $2) FROM records WHERE name = $1"
 _READ = "SELECT body FROM records WHERE name = $1"
+_READ_TIME = f"SELECT coalesce(({_READ}), floor(extract(epoch FROM now()))::bigint::text)"
 _WRITE = """
     INSERT INTO records VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET body = excluded.body
 """
 
 
 class PostgresTimeRecord:
-    """A `store.interface.TimeRecord`. Of several mailservers on a database, whoever writes last is believed."""
+    """A `store.interface.TimeRecord`. Of several mailservers on a database, whoever writes last is believed.
+
+    As long as nobody has written, it is the database's clock: if the first mailserver believed its own, and that were
+    wrong, it would delete what others store.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    async def read(self) -> int | None:
-        """Read the moment, in Unix seconds; None if none was written yet."""
-        body = await self._run(lambda connection: connection.fetchval(_READ, _TIME))
-        if body is None:
-            return None
+    async def read(self) -> int:
+        """Read the moment, in Unix seconds."""
+        body = await self._run(lambda connection: connection.fetchval(_READ_TIME, _TIME))
         if not body.isdecimal():
             raise StoreError(f"the record of the time is {body[:40]!r}")
         return int(body)

@@ -89,13 +89,12 @@ def wait_for(moment: Moment, limit_s: float = LIMIT_S) -> bool:
 
 
 @contextlib.contextmanager
-def killing(pid: int, moment: Moment, *, limit_s: float = LIMIT_S, is_group: bool = False) -> Iterator[None]:
-    """SIGKILL a process of ours, or the group that it leads, when a moment comes, or at the limit; over at the end."""
+def acting(act: Callable[[], None], moment: Moment, *, limit_s: float = LIMIT_S) -> Iterator[None]:
+    """Do something when a moment comes, or at the limit; it is done at the end."""
 
     def watch() -> None:
         wait_for(moment, limit_s)
-        with contextlib.suppress(ProcessLookupError):
-            (os.killpg if is_group else os.kill)(pid, signal.SIGKILL)
+        act()
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -103,6 +102,18 @@ def killing(pid: int, moment: Moment, *, limit_s: float = LIMIT_S, is_group: boo
         yield
     finally:
         watcher.join()
+
+
+@contextlib.contextmanager
+def killing(pid: int, moment: Moment, *, limit_s: float = LIMIT_S, is_group: bool = False) -> Iterator[None]:
+    """SIGKILL a process of ours, or the group that it leads, when a moment comes, or at the limit; over at the end."""
+
+    def kill() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if is_group else os.kill)(pid, signal.SIGKILL)
+
+    with acting(kill, moment, limit_s=limit_s):
+        yield
 
 
 def drawn(rng: random.Random, store: Path, promises: Promises, *, most: int) -> tuple[str, Moment]:

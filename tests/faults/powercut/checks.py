@@ -10,11 +10,11 @@ from mailserver.data_dir.folder import ENODE_FILE, KEY_FILE, load_or_make_key, l
 from mailserver.errors import MailserverError
 from mailserver.monitoring.last_day import decode_file
 from mailserver.monitoring.last_day_file import HISTORY_FILE
-from mailserver.store.interface import Query
+from mailserver.store.interface import Query, Store
 from mailserver.store.sqlite.handoff import read_archived, read_compaction
 from mailserver.store.sqlite.repair.check import check_store
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import SqliteStore, open_store
+from mailserver.store.sqlite.store import open_store
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import MAX_U32
 from tests.store.samples import EVERY_BYTE
@@ -65,7 +65,7 @@ async def check_data_dir(data_dir: Path, expected: Expected) -> set[bytes]:
                 read_archived(path)
                 read_compaction(path)
                 there = await served(store)
-                _check_served(there, expected)
+                check_served(there, expected)
         _check_sound(path)
         if (data_dir / HISTORY_FILE).exists():
             decode_file((data_dir / HISTORY_FILE).read_bytes())
@@ -78,13 +78,18 @@ async def check_data_dir(data_dir: Path, expected: Expected) -> set[bytes]:
         raise Broken(f"{type(error).__name__}: {error}") from error
 
 
-async def served(store: SqliteStore) -> list[bytes]:
+async def served(store: Store) -> list[bytes]:
     """Everything that a client could get."""
     page = await store.find(EVERYTHING, NO_LIMIT)
     return (await page.read(page.left, EVERY_BYTE)).split()
 
 
-def _check_served(served: Sequence[bytes], expected: Expected) -> None:
+def check_served(served: Sequence[bytes], expected: Expected) -> None:
+    """Compare what a client could get with what was promised.
+
+    Raises:
+        Broken: a promise was not kept.
+    """
     there = set(served)
     if len(there) != len(served):
         raise Broken(f"{len(served) - len(there)} envelopes are served twice")

@@ -14,6 +14,8 @@
   That is why a sector may well be cut in two here, where only new bytes can suffer, and never an old byte beside them:
   frames of a WAL do not begin at sectors, and a frame that is cut in two is found by its checksum.
 - The index of a WAL (`-shm`) is memory that happens to have a name: it may be gone, or hold anything.
+
+`FileSystem` says where one promises more, for programs that ask for more.
 """
 
 import random
@@ -42,6 +44,24 @@ class Loss(Enum):
     """What came after some moment, and the write at that moment is torn."""
     RANDOM = "random"
     """Each is there, missing or torn by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystem:
+    """What a file system promises beyond that.
+
+    Args:
+        whole_sectors: each sector is as before a write, or as after it.
+        names_with_files: a sync of a file puts the name on disk, too, under which it was made.
+        no_garbage: where data is missing in the middle of a file, there are zeros.
+    """
+
+    whole_sectors: bool = False
+    names_with_files: bool = False
+    no_garbage: bool = False
+
+
+POSIX = FileSystem()
 
 
 @dataclass(eq=False, slots=True)
@@ -78,11 +98,13 @@ class Change:
 
 @dataclass(eq=False, slots=True)
 class Naming:
-    """Names that change together: None takes one away. `waits_for`: the folders that are to be synced."""
+    """Names that change together: None takes one away. `waits_for`: the folders that are to be synced. `is_new`: the
+    first name of something."""
 
     at: int
     names: dict[tuple[Folder, str], Node | None]
     waits_for: set[Folder]
+    is_new: bool = False
 
 
 class UnknownCallError(Exception):
@@ -92,8 +114,9 @@ class UnknownCallError(Exception):
 class Disk:
     """A folder while a log is played: what is in it now, and what is synced."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, promises: FileSystem = POSIX) -> None:
         """Begin with a folder as it is: all synced."""
+        self._promises = promises
         self._inodes: dict[int, Node] = {}
         self._root = self._scan(folder)
         self._namings: list[Naming] = []
@@ -133,7 +156,7 @@ class Disk:
 
     def cut(self, loss: Loss, choice: random.Random) -> "Remains":
         """What a power cut leaves now."""
-        return Remains(self._root, self._namings, loss, choice, self.played)
+        return Remains(self._root, self._namings, loss, choice, self.played, self._promises)
 
     def _scan(self, path: Path) -> Folder:
         status = path.stat()
@@ -157,7 +180,7 @@ class Disk:
         self._inodes[entry.a] = node
         folder, name = self._place(entry.path)
         folder.now[name] = node
-        self._namings.append(Naming(self.played, {(folder, name): node}, {folder}))
+        self._namings.append(Naming(self.played, {(folder, name): node}, {folder}, is_new=True))
 
     def _move(self, entry: Entry) -> None:
         source, target = self._place(entry.path), self._place(entry.other)
@@ -190,10 +213,13 @@ class Disk:
                 if change.at < before:
                     _apply(node.data, change)
             node.changes = [change for change in node.changes if change.at >= before]
-            return
+            if not self._promises.names_with_files:
+                return
         for naming in self._namings:
-            if naming.at < before:
+            if naming.at < before and isinstance(node, Folder):
                 naming.waits_for.discard(node)
+            elif naming.at < before and naming.is_new and node in naming.names.values():
+                naming.waits_for.clear()
         for naming in [naming for naming in self._namings if not naming.waits_for]:
             self._settle(naming)
         self._namings = [naming for naming in self._namings if naming.waits_for and naming.names]
@@ -213,8 +239,17 @@ class Disk:
 class Remains:
     """What one power cut leaves."""
 
-    def __init__(self, root: Folder, namings: list[Naming], loss: Loss, choice: random.Random, played: int) -> None:
+    def __init__(
+        self,
+        root: Folder,
+        namings: list[Naming],
+        loss: Loss,
+        choice: random.Random,
+        played: int,
+        promises: FileSystem,
+    ) -> None:
         self._root = root
+        self._promises = promises
         self._loss = loss
         self._choice = choice
         self._end = choice.randrange(played + 1) if loss is Loss.TAIL else played
@@ -302,7 +337,10 @@ class Remains:
             return
         kept = change.data
         if self._choice.random() < 0.5:
-            kept = kept[: self._choice.randrange(len(kept) + 1)]
+            size = self._choice.randrange(len(kept) + 1)
+            if self._promises.whole_sectors:
+                size = max(0, size - (change.start + size) % SECTOR_BYTES)
+            kept = kept[:size]
             if len(kept) < len(change.data):
                 self._lose(data, change)
             _apply(data, Change(change.at, Kind.WRITE, change.start, kept))
@@ -314,7 +352,8 @@ class Remains:
                 _apply(data, Change(change.at, Kind.WRITE, start, part))
 
     def _filling(self, size: int) -> bytes:
-        return self._choice.choice((b"", bytes(size), self._choice.randbytes(size)))
+        fillings = (b"", bytes(size), self._choice.randbytes(size))
+        return self._choice.choice(fillings[: 2 if self._promises.no_garbage else 3])
 
 
 def _apply(data: bytearray, change: Change) -> None:

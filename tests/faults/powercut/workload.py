@@ -13,7 +13,7 @@ from mailserver.rlpx.handshake import Initiator
 from mailserver.waku.envelope import Envelope, Topic
 from mailserver.waku.packets import PacketCode
 from tests.faults.powercut.recorder import Entry, Kind, Recorder
-from tests.faults.powercut.replay import Disk
+from tests.faults.powercut.replay import POSIX, Disk, FileSystem
 from tests.integration.daemons import PROGRAM, Daemon, run_command, running_daemon
 from tests.mailservers import NEWS, SPORT, make_envelope
 from tests.pairs import entropy, private_key
@@ -57,16 +57,18 @@ class Recording:
     """What is being recorded, from now on; `folder` is as it was before.
 
     Args:
+        promises: what its file system promises.
         sent: everything that was sent to the mailserver, confirmed or not.
     """
 
     recorder: Recorder
     choice: random.Random
+    promises: FileSystem = POSIX
     sent: list[Envelope] = field(default_factory=list)
     confirmations: list[Confirmation] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.disk = Disk(self.folder)
+        self.disk = Disk(self.folder, self.promises)
         self._numbers = iter(range(self.choice.randrange(1 << 30), 1 << 31))
         self._clients = 0
 
@@ -81,15 +83,15 @@ class Recording:
         return self.folder / DATA
 
     @contextlib.contextmanager
-    def daemon(self, *flags: str, data_dir: Path | None = None) -> Iterator[Daemon]:
-        """Run the mailserver with small limits, recorded."""
+    def daemon(self, *flags: str, data_dir: Path | None = None, program: Sequence[str] = SMALL) -> Iterator[Daemon]:
+        """Run the mailserver with small limits, or another program that becomes it, recorded."""
         with running_daemon(
             data_dir or self.data_dir,
             "--min-pow",
             "0",
             *flags,
             environment=self.recorder.environment,
-            program=SMALL,
+            program=program,
         ) as daemon:
             yield daemon
 

@@ -23,6 +23,9 @@ import pytest
 USER = "postgres"
 START_LIMIT_S = 30.0
 
+_MEMORY_LINE = 6
+"""Of postmaster.pid: a key, and the id of a piece of shared memory."""
+
 QUICK = {"fsync": "off", "full_page_writes": "off"}
 """For tests that pull no plug: what the disk has is of no importance."""
 
@@ -30,6 +33,7 @@ _SETTINGS = {
     "listen_addresses": "",
     "max_connections": "100",
     "shared_buffers": "64MB",
+    "dynamic_shared_memory_type": "mmap",  # what is killed leaves nothing behind outside of its folder
     "log_min_messages": "warning",
     "wal_level": "minimal",
     "max_wal_senders": "0",
@@ -39,30 +43,45 @@ _SETTINGS = {
 class Server:
     """A server with one database, `postgres`, which anybody on the machine may use by its socket."""
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
-        """Make one, which does not run yet."""
+    def __init__(self, settings: Mapping[str, str], *, data: Path | None = None, wal_segment_mb: int = 16) -> None:
+        """Make one, which does not run yet.
+
+        Args:
+            data: where its files are to be, if not in a folder of its own, or are already.
+            wal_segment_mb: how long the files of its log are.
+        """
         self._bin = binaries()
         # Not below a folder of pytest's, which nobody but root may enter; and the path of a socket must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="pg-"))
-        self._data = self.folder / "data"
+        self.data = data or self.folder / "data"
         self._settings = {**_SETTINGS, "unix_socket_directories": str(self.folder), **settings}
         self._process: subprocess.Popen[bytes] | None = None
-        if os.geteuid() == 0:
-            shutil.chown(self.folder, USER, USER)
-        made = ("initdb", "-D", self._data, "-U", USER, "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
-        self._run(*made)
+        give_to_server(self.folder)
+        made = ("initdb", "-D", self.data, "-U", USER, "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
+        if not (self.data / "PG_VERSION").exists():
+            self._run(*made, f"--wal-segsize={wal_segment_mb}")
 
-    def start(self) -> None:
-        """Start it, and wait until it can be connected to."""
+    @property
+    def socket(self) -> Path:
+        """The Unix socket that it listens on."""
+        return self.folder / ".s.PGSQL.5432"
+
+    def start(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start it, and wait until it can be connected to.
+
+        Args:
+            environment: more variables.
+        """
         options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         log = (self.folder / "log").open("ab")
         with log:
             self._process = subprocess.Popen(
-                [self._bin / "postgres", "-D", self._data, *options],
+                [self._bin / "postgres", "-D", self.data, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                env={**os.environ, **(environment or {})},
                 **as_user(),
             )
         deadline = time.monotonic() + START_LIMIT_S
@@ -77,10 +96,9 @@ class Server:
 
     def stand_by(self) -> None:
         """From the next start on, it is a standby: it may be read, and waits for a primary that never says anything."""
-        signal_file = self._data / "standby.signal"
+        signal_file = self.data / "standby.signal"
         signal_file.touch()
-        if os.geteuid() == 0:
-            shutil.chown(signal_file, USER, USER)
+        give_to_server(signal_file)
 
     def kill(self) -> None:
         """Kill all of its processes at once, as the end of the machine's power does."""
@@ -89,20 +107,32 @@ class Server:
     @contextlib.contextmanager
     def hanging(self) -> Iterator[None]:
         """Have it do nothing meanwhile, though it keeps its connections, and takes new ones."""
-        assert self._process is not None
-        connected = self.sql("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()").split()
-        pids = [self._process.pid, *map(int, connected)]
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+        self.hang()
         try:
             yield
         finally:
-            for pid in reversed(pids):
-                os.kill(pid, signal.SIGCONT)
+            self.go_on()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and has not ended by itself."""
+        return self._process is not None and self._process.poll() is None
+
+    def hang(self) -> None:
+        """Stop all of its processes where they are: whoever is connected stays connected, and hears nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let a server go on that hangs."""
+        self._signal(signal.SIGCONT)
 
     def remove(self) -> None:
         """Stop it, and delete all that it has."""
         self.stop()
+        lock = self.data / "postmaster.pid"
+        if lock.exists():  # it was killed, and has left a piece of shared memory behind, which this file names
+            for key_and_id in lock.read_text().splitlines()[_MEMORY_LINE : _MEMORY_LINE + 1]:
+                subprocess.run(["ipcrm", "-m", *key_and_id.split()[1:]], check=False, capture_output=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, schema: str = "public") -> str:
@@ -154,12 +184,42 @@ class Server:
 
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None
-        if process is not None:
+        if process is not None and process.poll() is None:
             if number is signal.SIGKILL:
-                os.killpg(process.pid, number)
+                _signal_all(process.pid, number)
             else:
                 process.send_signal(number)
             process.wait(START_LIMIT_S)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        _signal_all(self._process.pid, number)
+
+
+def _signal_all(postmaster: int, number: signal.Signals) -> None:
+    """Send a signal to a server's processes, each of which leads a session of its own. None is made meanwhile."""
+    os.kill(postmaster, signal.SIGSTOP)
+    others = [int(pid) for pid in Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()]
+    for pid in (*others, postmaster):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+    deadline = time.monotonic() + START_LIMIT_S
+    while number is signal.SIGKILL and any(map(_lives, others)):  # its memory is in use as long as any does
+        assert time.monotonic() < deadline, "a process of PostgreSQL does not end"
+        time.sleep(0.005)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def give_to_server(path: Path) -> None:
+    """Have a file, or a folder, belong to the user that servers run as."""
+    if os.geteuid() == 0:
+        shutil.chown(path, USER, USER)
 
 
 def as_user() -> dict[str, Any]:

@@ -21,11 +21,22 @@ from mailserver.store.postgres.failures import StoreFailures, explain
             asyncpg.InternalClientError("cannot switch to state 15"),
             "the connection to the database was lost: cannot switch to state 15",
         ),
+        (
+            asyncpg.ConnectionDoesNotExistError("closed in the middle of operation"),
+            "the connection to the database was lost: closed in the middle of operation",
+        ),
     ],
-    ids=["silent", "refused", "full", "closed", "out of turn"],
+    ids=["silent", "refused", "full", "closed", "out of turn", "cut"],
 )
 def test_what_the_driver_raises_is_one_line_about_the_database(error: Exception, text: str) -> None:
     assert explain(error) == text
+
+
+def test_transaction_that_is_left_after_its_connection_was_lost_says_how_that_was() -> None:
+    error = asyncpg.InterfaceError("cannot call Transaction.__aexit__(): the underlying connection is closed")
+    error.__context__ = ConnectionResetError(104, "Connection reset by peer")
+
+    assert explain(error) == "the database cannot be reached: Connection reset by peer"
 
 
 @pytest.mark.parametrize(

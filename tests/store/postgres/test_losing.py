@@ -1,6 +1,7 @@
 """A database that goes away, hangs, comes back, or is another one by then."""
 
 import asyncio
+import gc
 import os
 import signal
 import time
@@ -15,9 +16,10 @@ from mailserver.store.postgres.store import PostgresStore, open_store
 from mailserver.store.retention import END_OF_TIME, Surplus
 from tests.store.engines import EVERYTHING, found
 from tests.store.postgres.conftest import Place
+from tests.store.postgres.line import Way, line_to
 from tests.store.postgres.server import QUICK, Server, new_schema
 from tests.store.samples import new_envelopes, raws
-from tests.waiting import until
+from tests.waiting import turns, until
 
 pytestmark = pytest.mark.integration
 
@@ -122,6 +124,33 @@ async def test_connections_that_were_cut_are_made_anew_before_they_are_used(
             except StoreError:  # the loop has not heard yet that they were cut
                 await asyncio.sleep(0)
     assert await found(store) == raws(new_envelopes(2)[::-1])
+
+
+async def test_line_that_is_cut_while_much_is_copied_refuses_at_once_and_leaves_no_error_behind(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    envelopes = [*new_envelopes(200, first=1, size=60_000), *new_envelopes(2, first=201, size=700_000)]
+    async with line_to(server) as line, open_store(line.url(new_schema(server))) as store:
+        await store.put(new_envelopes(1))
+
+        line.fall_silent_at(Way.THERE, b"COPY")
+        putting = asyncio.create_task(store.put(envelopes))
+        await until(lambda: line.is_silent)
+        await turns(100)  # the driver fills what lies between
+        began = time.monotonic()
+        await line.cut()
+        with pytest.raises(StoreError, match="the connection to the database was lost"):
+            await putting
+        took_s = time.monotonic() - began
+        await line.mend()
+        await until_well(store)
+        await store.put(envelopes)
+        there = await found(store)
+
+    assert took_s < writer.GROUP_TIMEOUT_S / 3
+    gc.collect()
+    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
+    assert there == raws([*envelopes[::-1], *new_envelopes(1)])
 
 
 async def test_database_that_hangs_refuses_in_time(

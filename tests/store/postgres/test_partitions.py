@@ -1,6 +1,7 @@
 """mailserver.store.postgres.partitions and deletion: which days have partitions, and what is dropped and deleted."""
 
 import asyncio
+import itertools
 import time
 
 import pytest
@@ -10,7 +11,7 @@ from mailserver.store.interface import NewEnvelope, Query
 from mailserver.store.postgres import deletion
 from mailserver.store.postgres.partitions import DAYS_AHEAD, DAYS_BACK
 from mailserver.store.postgres.store import PostgresStore, open_store
-from mailserver.store.retention import END_OF_TIME, Surplus
+from mailserver.store.retention import END_OF_TIME, CapacityRetention, Surplus
 from mailserver.waku.bloom import Interest
 from tests.store.engines import EVERYTHING, found
 from tests.store.postgres.conftest import Place
@@ -158,6 +159,21 @@ async def test_by_number_rows_go_until_a_whole_day_does(place: Place, store: Pos
     assert place.rows(f"SELECT to_regclass('envelopes_d{TODAY - 10}')") == []
     assert (await store.prune(Surplus(END_OF_TIME, 1))).envelopes == 1
     assert await found(store) == raws(newer[1:])
+    assert_sound(place.server, place.schema)
+
+
+async def test_two_mailservers_together_delete_no_more_than_is_too_much(
+    place: Place, store: PostgresStore, other: PostgresStore
+) -> None:
+    days = [[of_day(TODAY - 10 + day, 10 * day + number, second=number) for number in range(5)] for day in range(3)]
+    await store.put([*itertools.chain(*days)])
+
+    surplus = CapacityRetention(8).surplus(await store.usage(), 0)  # 7: a day, and two more
+    assert surplus is not None
+    deleted = [await each.prune(surplus) for each in (store, other, store, other)]
+
+    assert [each.envelopes for each in deleted] == [5, 2, 0, 0]
+    assert await found(store) == raws(list(itertools.chain(*days))[:6:-1])
     assert_sound(place.server, place.schema)
 
 
