@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from mailserver.handoff.archived import Mark
 from mailserver.store.handoff import Handoff
+from mailserver.store.others import Others
 from mailserver.store.retention import Surplus, Usage
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import EnvelopeHash, Topic
@@ -213,11 +214,12 @@ class Store(StoredHistory, Protocol):
 
     # Writing.
 
-    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
+    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None, *, is_live: bool = False) -> None:
         """Store envelopes; return once they are on disk. Those that are there already are left as they are.
 
         Args:
             source: the sender. Sources take turns, so that none waits for all that the others have queued.
+            is_live: whether they have just been posted, so that other mailservers on the store hear of them (`others`).
         Raises:
             StoreError: some or all of them are not stored.
         """
@@ -293,6 +295,10 @@ class Store(StoredHistory, Protocol):
     @property
     def time_record(self) -> TimeRecord:
         """The moment that time has certainly reached."""
+
+    @property
+    def others(self) -> Others | None:
+        """The other mailservers on the store; None if no store of the engine has any."""
 
     # Upkeep.
 

@@ -46,7 +46,7 @@ class _Reader:
 class _Writer:
     """What the store writes by: taken, and kept nowhere. What is on disk is other tests' business."""
 
-    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
+    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None, *, is_live: bool = False) -> None:
         pass
 
 

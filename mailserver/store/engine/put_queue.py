@@ -37,9 +37,10 @@ ENDED = "the store writer has ended"
 
 
 class Part(NamedTuple):
-    """Envelopes that are stored in one transaction, and who waits for that."""
+    """Envelopes that are stored in one transaction, whether they are live, and who waits for that."""
 
     envelopes: Sequence[NewEnvelope]
+    is_live: bool
     done: asyncio.Future[None]
 
 
@@ -73,7 +74,7 @@ class PutQueue:
         """Whether there is no group to take."""
         return self._queue.peek() is None
 
-    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable) -> None:
+    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable, *, is_live: bool = False) -> None:
         """Queue envelopes; return once they are stored. Those of one source are stored in their order.
 
         Raises:
@@ -89,11 +90,11 @@ class PutQueue:
         if not envelopes:
             return
         if len(envelopes) <= MAX_GROUP_ROWS:
-            await self._add(envelopes, source)
+            await self._add(envelopes, source, is_live)
             return
         # A larger packet goes into several transactions, one after the other.
         parts = [envelopes[at : at + MAX_GROUP_ROWS] for at in range(0, len(envelopes), MAX_GROUP_ROWS)]
-        await asyncio.gather(*(self._add(part, source) for part in parts))
+        await asyncio.gather(*(self._add(part, source, is_live) for part in parts))
 
     async def until_full(self, deadline: float) -> None:
         """Wait until a whole group is there, or until this moment of the event loop's clock."""
@@ -115,7 +116,7 @@ class PutQueue:
     def settle(self, group: Iterable[Part], failure: StoreError | None) -> None:
         """Tell those who wait for a group that it is stored, or why it is not: some of them now, the others soon."""
         is_answering = bool(self._answers)
-        for envelopes, future in group:
+        for envelopes, _, future in group:
             self._rows -= len(envelopes)
             self._bytes -= _size(envelopes)
             self._answers.append((future, failure))
@@ -138,11 +139,11 @@ class PutQueue:
         while self._answers:
             self._answer_some()
 
-    def _add(self, part: Sequence[NewEnvelope], source: Hashable) -> asyncio.Future[None]:
+    def _add(self, part: Sequence[NewEnvelope], source: Hashable, is_live: bool) -> asyncio.Future[None]:
         # Whoever awaits the future must not keep it in a variable: its error would refer to itself by the traceback.
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         size = _size(part)
-        self._queue.add(source, Part(part, future), size + ROW_BYTES * len(part))
+        self._queue.add(source, Part(part, is_live, future), size + ROW_BYTES * len(part))
         self._rows += len(part)
         self._bytes += size
         self._on_arrival()

@@ -6,10 +6,12 @@ takes to have it.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.postgres.connections import Connection, take_lock
+from mailserver.store.postgres.others import Rows
 from mailserver.store.postgres.partitions import Partitions
 from mailserver.store.postgres.schema import Lock
 from mailserver.units import SECONDS_PER_DAY
@@ -54,16 +56,28 @@ _INSERT = """
         SELECT DISTINCT created / 86400, get_byte(topic, 2), topic FROM new
         ON CONFLICT DO NOTHING
     )
-    SELECT coalesce(max(seq), 0) FROM new
+    SELECT min(seq), max(seq), currval('envelope_seq') FROM new
 """
 
 
 _Row = tuple[int, int, int, bytes, bytes, bytes]
 
 
-async def insert_group(connection: Connection, envelopes: Sequence[NewEnvelope], partitions: Partitions) -> int:
-    """Insert envelopes, in their order; those that are there already are left as they are. Return the number of the
-    last row, 0 if none is new."""
+class Inserted(NamedTuple):
+    """What a group has brought that was not there: the number of its last row, 0 if there is none; its live rows."""
+
+    last: int
+    live: Rows | None
+
+
+async def insert_group(
+    connection: Connection, envelopes: Sequence[NewEnvelope], partitions: Partitions, live: int = 0
+) -> Inserted:
+    """Insert envelopes, in their order; those that are there already are left as they are.
+
+    Args:
+        live: how many of them, the first ones, are live.
+    """
     is_committed = False
     rows = [
         (number, received, created, topic, full_hash[:HASH_PREFIX_BYTES], raw)
@@ -75,12 +89,16 @@ async def insert_group(connection: Connection, envelopes: Sequence[NewEnvelope],
                 await connection.copy_records_to_table("staging", records=some, columns=_COLUMNS)
             await take_lock(connection, Lock.COMMIT)
             await partitions.make_for(connection, {envelope.created // SECONDS_PER_DAY for envelope in envelopes})
-            last: int = await connection.fetchval(_INSERT)
+            first, last, end = await connection.fetchrow(_INSERT)
         is_committed = True
-        return last
     finally:
         if not is_committed:
             partitions.forget()
+    if first is None:
+        return Inserted(0, None)
+    # Each envelope has got a number, also those that were there already: the last one's is `end`.
+    new = Rows(first, min(last, end - len(envelopes) + live))
+    return Inserted(last, new if new.size > 0 else None)
 
 
 def _slices(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:

@@ -42,6 +42,7 @@ from mailserver.store.postgres.inspection import inspect
 from mailserver.store.postgres.lookups import PostgresLookups
 from mailserver.store.postgres.message_ids import PostgresMessageIds
 from mailserver.store.postgres.migration import NoStore, make_or_migrate
+from mailserver.store.postgres.others import PostgresOthers, open_others
 from mailserver.store.postgres.presence import STATE, Presence, State, with_staging
 from mailserver.store.postgres.readers import REMOVED, PaidReader, ReaderPool, Removed
 from mailserver.store.postgres.records import PostgresHandoff, PostgresMoveRecord, PostgresTimeRecord
@@ -90,6 +91,7 @@ class PostgresStore:
         upkeep: Link,
         indexing: Indexing,
         message_ids: PostgresMessageIds,
+        others: PostgresOthers,
         failures: StoreFailures,
         *,
         removed: Removed,
@@ -103,14 +105,16 @@ class PostgresStore:
         self._upkeep = upkeep
         self._indexing = indexing
         self._message_ids = message_ids
+        self.others = others
+        """The other mailservers on the database."""
         self._failures = failures
         self._rows = RowReader(PaidReader(readers))
         self._removed = removed
         self._handoff = PostgresHandoff(lambda job: self._change("read", job), was_archived=was_archived)
 
-    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
+    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None, *, is_live: bool = False) -> None:
         """Store envelopes; return once they are on disk."""
-        await self._writer.put(envelopes, source)
+        await self._writer.put(envelopes, source, is_live=is_live)
 
     def hold(self, why: str) -> None:
         """Refuse every `put` from now on, for this reason; "": take envelopes again."""
@@ -314,11 +318,12 @@ async def open_store(
         open_links(url, READERS, failures, presence.check) as reading,
         open_links(url, 2, failures, presence.check) as (upkeep, index),
         open_snapshots(url, SNAPSHOTS, failures, presence.check) as snapshots,
+        open_others(url, identity, failures, presence.check) as others,
         open_links(url, 1, failures, with_staging(presence.check)) as (writing,),
     ):
         readers = ReaderPool(reading, failures, removed)
         indexing = Indexing(index, failures, network_topic)
-        writer = PostgresWriter(writing, failures, presence, indexing.on_stored)
+        writer = PostgresWriter(writing, failures, presence, others, indexing.on_stored)
         state = IndexState(network_topic, indexing.moves, indexing.give_up)
         message_ids = PostgresMessageIds(snapshots, state, readers)
         writes = asyncio.create_task(writer.run(), name="store writer")
@@ -333,6 +338,7 @@ async def open_store(
                 upkeep,
                 indexing,
                 message_ids,
+                others,
                 failures,
                 removed=removed,
                 was_archived=was_archived,

@@ -1,6 +1,7 @@
 """What stores envelopes: it commits what has arrived in groups, and answers when a group is on the database's disk."""
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 
@@ -12,6 +13,7 @@ from mailserver.store.interface import NewEnvelope
 from mailserver.store.postgres.connections import Link
 from mailserver.store.postgres.failures import StoreFailures, Unreachable, explain
 from mailserver.store.postgres.insertion import insert_group
+from mailserver.store.postgres.others import PostgresOthers, Rows
 from mailserver.store.postgres.partitions import Partitions
 from mailserver.store.postgres.presence import Presence
 
@@ -19,33 +21,44 @@ GROUP_TIMEOUT_S = 15.0
 """How long a group may take, with all that it waits for; then whoever waits is told that it is not stored."""
 
 
+TELL_TIMEOUT_S = 1.0
+"""How long it may take to tell the others of a group: meanwhile nothing is stored."""
+
+
 class PostgresWriter:
     """Queues envelopes, and commits them in groups on a connection of its own."""
 
     def __init__(
-        self, link: Link, failures: StoreFailures, presence: Presence, on_stored: Callable[[int], None]
+        self,
+        link: Link,
+        failures: StoreFailures,
+        presence: Presence,
+        others: PostgresOthers,
+        on_stored: Callable[[int], None],
     ) -> None:
         """Write to a database.
 
         Args:
             presence: is told which rows there are.
+            others: who is told of live envelopes that were stored.
             on_stored: called with how many envelopes were in a group that was stored.
         """
         self._link = link
         self._presence = presence
+        self._others = others
         self._on_stored = on_stored
         self._failures = failures
         self._partitions = Partitions("envelopes")
         self._arrived = asyncio.Event()
         self._queue = PutQueue(self._arrived.set)
 
-    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
+    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None, *, is_live: bool = False) -> None:
         """Store envelopes; return once they are on disk.
 
         Raises:
             StoreError: some or all of them are not stored, or perhaps are not; or there is a hold; or it is closing.
         """
-        await self._queue.put(envelopes, source)
+        await self._queue.put(envelopes, source, is_live=is_live)
 
     def hold(self, why: str) -> None:
         """Refuse every `put` from now on, for this reason; "": take envelopes again."""
@@ -80,21 +93,29 @@ class PostgresWriter:
                     continue
                 await self._queue.until_full(next_start)
                 next_start = loop.time() + GROUP_INTERVAL_S
-                await self._commit_group(self._queue.take_group())
+                live = await self._commit_group(self._queue.take_group())
+                if live is not None:
+                    await self._tell(live)
         finally:
             self.close()
             self._queue.end()
 
-    async def _commit_group(self, group: Sequence[Part]) -> None:
-        envelopes = [*itertools.chain.from_iterable(part.envelopes for part in group)]
+    async def _commit_group(self, group: Sequence[Part]) -> Rows | None:
+        """Commit a group, and say so to those who wait for it; return the rows of what is live and new."""
+        parts = sorted(group, key=lambda part: not part.is_live)  # live ones first, else in their order
+        envelopes = [*itertools.chain.from_iterable(part.envelopes for part in parts)]
+        live = sum(len(part.envelopes) for part in parts if part.is_live)
+        rows = None
         failure: StoreError | None = StoreError(ENDED)  # in case this is cancelled, or fails by a bug of ours
         try:
             if self._failures.is_lost:
                 raise StoreError(self._failures.writing)
             async with asyncio.timeout(GROUP_TIMEOUT_S):
-                last = await self._link.run(lambda connection: insert_group(connection, envelopes, self._partitions))
-            failure = None
-            self._presence.seen = max(self._presence.seen, last)
+                inserted = await self._link.run(
+                    lambda connection: insert_group(connection, envelopes, self._partitions, live)
+                )
+            failure, rows = None, inserted.live
+            self._presence.seen = max(self._presence.seen, inserted.last)
             self._failures.stored()
             self._on_stored(len(envelopes))
         except (asyncpg.PostgresError, TimeoutError) as error:
@@ -107,6 +128,15 @@ class PostgresWriter:
             failure = error.with_traceback(None)
         finally:
             self._queue.settle(group, failure)
+        return rows
+
+    async def _tell(self, rows: Rows) -> None:
+        """Tell the others. If the connection is lost, or slow, they miss it."""
+        if not self._others.are_there:
+            return
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(TELL_TIMEOUT_S):
+                await self._link.run(lambda connection: self._others.tell(connection, rows))
 
 
 def _failure(envelopes: int, cause: str, error: BaseException) -> StoreError:

@@ -75,8 +75,8 @@ class SqliteStore:
         self._removed_until, self._pruned_until = removed
         self._message_ids = message_ids
 
-    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
-        """Store envelopes; return once they are on disk."""
+    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None, *, is_live: bool = False) -> None:
+        """Store envelopes; return once they are on disk. Nobody else hears of live ones: the file is ours alone."""
         await self._writer.put(envelopes, source)
 
     def hold(self, why: str) -> None:
@@ -92,6 +92,11 @@ class SqliteStore:
     def is_lost(self) -> bool:
         """Whether the file was removed or replaced under us."""
         return self._failures.is_lost
+
+    @property
+    def others(self) -> None:
+        """There are none."""
+        return None
 
     @property
     def damage(self) -> str:
