@@ -68,7 +68,7 @@ NARROW: dict[tuple[str, str], tuple[str, ...]] = {
     ("history", "store"): ("mailserver.store.interface", "mailserver.store.message_ids"),
     ("history", "store/postgres"): (),
     ("history", "store/sqlite"): (),
-    ("live", "store"): ("mailserver.store.interface",),
+    ("live", "store"): ("mailserver.store.interface", "mailserver.store.others"),
     ("live", "store/postgres"): (),
     ("live", "store/sqlite"): (),
     ("feed_socket", "store"): (),

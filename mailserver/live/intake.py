@@ -12,7 +12,7 @@ from mailserver.live.seen import Seen, Sighting
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import NewEnvelope, Store
 from mailserver.waku.acceptance import Acceptance, Verdict
-from mailserver.waku.envelope import Envelope
+from mailserver.waku.envelope import Envelope, EnvelopeHash
 from mailserver.waku.packets import EnvelopeError, MessageResponse
 from mailserver.waku.peer import MessagesReceived
 
@@ -21,6 +21,10 @@ _JUDGED_TOGETHER = 256  # envelopes, which take 2 ms; a packet may hold many mor
 TIMELY_S = 300
 """An envelope from a peer that was created at most this long ago is timely: it shows that our clock agrees with others.
 Most envelopes live for some seconds only."""
+
+SUBNET_OF_OTHERS = b"other mailservers"
+"""As from which subnet envelopes count that other mailservers have put into the store. What one of them was flooded
+with displaces in our pool only what they have put, and nothing that our peers have sent."""
 
 Clock = Callable[[], float]
 """Returns the current time in Unix seconds."""
@@ -133,6 +137,27 @@ class Intake:
         self._count(batch)
         await self._put(batch.to_store, batch.sightings, source=None)
 
+    async def take_of_others(self, envelopes: Sequence[Envelope]) -> None:
+        """Take envelopes that other mailservers have put into the store. Whatever is not live, or not acceptable here,
+        is left out.
+
+        They have been counted, and limited, where they came in. If a peer sends one of them here, it is known.
+        """
+        new = 0
+        for at in range(0, len(envelopes), _JUDGED_TOGETHER):
+            await self._scheduler.wait_turn()
+            now = self._clock()
+            for envelope in envelopes[at : at + _JUDGED_TOGETHER]:
+                if self._acceptance.judge(envelope, now) is not Verdict.ACCEPTED:
+                    continue
+                envelope_hash = envelope.hash()
+                sighting = self._seen.get(envelope_hash)
+                if sighting is None:
+                    new += 1
+                    sighting = self._publish(envelope, envelope_hash, now, SUBNET_OF_OTHERS)
+                sighting.is_stored = True
+        self._metrics.of_others.inc(new)
+
     def _judge(self, envelope: Envelope, batch: _Batch) -> Verdict:
         now, peer = batch.now, batch.peer
         verdict = self._acceptance.judge(envelope, now)
@@ -152,14 +177,9 @@ class Intake:
                 return Verdict.TOPIC_LIMIT
             batch.new += 1
             self._metrics.sizes.observe(len(raw))
-            sighting = self._seen.add(envelope_hash, envelope.expiry, now)
             if peer is not None:
                 batch.timely += now - created <= TIMELY_S
-            ahead = max(created - int(now), 0)
-            live = LiveEnvelope(
-                envelope, envelope_hash, sighting, subnet=batch.subnet, ahead=ahead, is_own=peer is None
-            )
-            self._feed.publish(live)
+            sighting = self._publish(envelope, envelope_hash, now, batch.subnet, is_own=peer is None)
         else:
             batch.known += 1
         if peer is not None:
@@ -168,6 +188,15 @@ class Intake:
             batch.to_store.append(NewEnvelope(int(now), created, envelope.topic, envelope_hash, raw))
             batch.sightings.append(sighting)
         return verdict
+
+    def _publish(
+        self, envelope: Envelope, envelope_hash: EnvelopeHash, now: float, subnet: bytes | None, *, is_own: bool = False
+    ) -> Sighting:
+        """Publish an envelope that is new to us; return what is known of it from now on."""
+        sighting = self._seen.add(envelope_hash, envelope.expiry, now)
+        ahead = max(envelope.created - int(now), 0)
+        self._feed.publish(LiveEnvelope(envelope, envelope_hash, sighting, subnet=subnet, ahead=ahead, is_own=is_own))
+        return sighting
 
     def _count(self, batch: _Batch) -> None:
         self._metrics.new.inc(batch.new)
@@ -178,7 +207,7 @@ class Intake:
         if not to_store:
             return
         try:
-            await self._store.put(to_store, source)
+            await self._store.put(to_store, source, is_live=True)
         except StoreError:
             self._metrics.not_stored.inc(len(to_store))
             raise

@@ -73,6 +73,14 @@ class Metrics:
         self.relay_missed = counter(
             "mailserver_relay_missed_envelopes_total", "Stored envelopes that were not relayed: relay was too slow."
         )
+        self.of_others = counter(
+            "mailserver_others_envelopes_total",
+            "New live envelopes that other mailservers on the database have stored.",
+        )
+        self.others_missed = counter(
+            "mailserver_others_missed_envelopes_total",
+            "Envelopes of these that were not relayed here, at most: too many came, or the database could not be read.",
+        )
         self.pruned = counter("mailserver_pruned_envelopes_total", "Envelopes that retention has deleted.")
         self.pruning_waiting = Gauge(
             "mailserver_pruning_waiting_envelopes",

@@ -13,7 +13,7 @@ import pytest
 from mailserver.errors import StoreError
 from mailserver.limits.packet_rates import RATE_BURST_S, RateLimiter, RateLimitSettings
 from mailserver.live.feed import Feed, LiveEnvelope
-from mailserver.live.intake import TIMELY_S, EnvelopeRefused, Intake
+from mailserver.live.intake import SUBNET_OF_OTHERS, TIMELY_S, EnvelopeRefused, Intake
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.store.interface import NewEnvelope, Query
 from mailserver.store.sqlite.store import SqliteStore, open_store
@@ -269,9 +269,9 @@ class PutsCounted:
         self.puts: list[bytes] = []
         put = store.put
 
-        async def counted(envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
+        async def counted(envelopes: Sequence[NewEnvelope], source: Hashable = None, *, is_live: bool = False) -> None:
             self.puts += [envelope.raw for envelope in envelopes]
-            await put(envelopes, source)
+            await put(envelopes, source, is_live=is_live)
 
         monkeypatch.setattr(store, "put", counted)
 
@@ -625,3 +625,96 @@ async def test_what_is_not_stored_is_counted_again_when_it_comes_again(store: Sq
 
     assert count_of(metrics.not_stored) == 3
     assert (count_of(metrics.new), count_of(metrics.known), count_of(metrics.stored)) == (3, 3, 3)
+
+
+# Envelopes that other mailservers have put into the store
+
+
+async def test_envelope_of_others_is_published_once_and_neither_own_nor_stored_again(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, feed, metrics = PutsCounted(store, monkeypatch), Feed(), Metrics()
+    reader = feed.reader()
+    intake, envelopes = intake_of(store, feed=feed, metrics=metrics), make_envelopes(3)
+
+    await intake.take_of_others(envelopes)
+    await intake.take_of_others(envelopes[:2])
+    response = await take(intake, envelopes, peer=5)
+
+    assert response == MessageResponse(HASH)
+    published = reader.read_nowait()
+    assert raws(published) == [envelope.raw for envelope in envelopes]
+    assert [(live.hash, live.subnet, live.sighting.peers) for live in published] == [
+        (envelope.hash(), SUBNET_OF_OTHERS, (5,)) for envelope in envelopes
+    ]
+    assert not any(live.is_own or live.is_p2p for live in published)
+    assert counted.puts == []
+    assert (count_of(metrics.of_others), count_of(metrics.new), count_of(metrics.known)) == (3, 0, 3)
+
+
+async def test_envelope_of_others_that_is_not_acceptable_here_goes_nowhere(store: SqliteStore) -> None:
+    feed, metrics = Feed(), Metrics()
+    reader = feed.reader()
+    intake = intake_of(store, feed=feed, metrics=metrics, interest=Interest(topics=frozenset({NEWS})))
+    expired = make_envelope(1, created=NOW - 51, ttl=50)
+    in_its_last_second = make_envelope(2, created=NOW - 50, ttl=50)
+    future, unwanted = make_envelope(3, created=NOW + MAX_AHEAD_S + 1), make_envelope(4, topic=SPORT)
+
+    await intake.take_of_others([expired, in_its_last_second, future, unwanted])
+
+    assert raws(reader.read_nowait()) == [in_its_last_second.raw]
+    assert count_of(metrics.of_others) == 1
+    assert sum(count_of(counter) for counter in metrics.rejected.values()) == 0  # no peer has sent them
+
+
+async def test_envelope_of_others_from_the_future_counts_the_lower_work(store: SqliteStore) -> None:
+    feed = Feed()
+    reader = feed.reader()
+    ahead = make_envelope(1, created=NOW + 4)
+
+    await intake_of(store, feed=feed, clock=Clock(NOW + 0.9)).take_of_others([ahead])
+
+    assert [live.pow for live in reader.read_nowait()] == [ahead.pow(4)]
+
+
+async def test_what_could_not_be_stored_here_and_others_have_stored_is_confirmed(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = Feed()
+    reader = feed.reader()
+    intake, envelope = intake_of(store, feed=feed), make_envelope(1)
+    with disk_full(tmp_path), pytest.raises(StoreError):
+        await take(intake, [envelope], peer=1)
+    counted = PutsCounted(store, monkeypatch)
+
+    await intake.take_of_others([envelope])
+    response = await take(intake, [envelope], peer=1)
+
+    assert response == MessageResponse(HASH)
+    assert counted.puts == []
+    assert raws(reader.read_nowait()) == [envelope.raw]
+
+
+async def test_limits_of_topics_are_for_what_peers_send_and_not_for_others(store: SqliteStore) -> None:
+    feed = Feed()
+    reader = feed.reader()
+    limits = RateLimitSettings(RateLimits(0, 0, 1), NO_RATE_LIMITS)
+    envelopes = make_envelopes(20)
+
+    await intake_of(store, feed=feed, limits=limits).take_of_others(envelopes)
+
+    assert len(reader.read_nowait()) == 20
+
+
+async def test_flood_of_others_is_taken_in_pieces(store: SqliteStore) -> None:
+    feed = Feed()
+    intake, envelopes = intake_of(store, feed=feed), [make_envelope(number) for number in range(1024)]
+    taking = [asyncio.create_task(intake.take_of_others(envelopes[at : at + 512])) for at in (0, 512)]
+
+    published = [feed.end]
+    while not all(task.done() for task in taking):
+        await asyncio.sleep(0)
+        published.append(feed.end)
+
+    assert max(after - before for before, after in pairwise(published)) == 256
+    assert published[-1] == 1024

@@ -82,9 +82,9 @@ async def test_packets_that_come_together_are_stored_together(
 ) -> None:
     put, stored = mailserver.store.put, []
 
-    async def counted(envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
+    async def counted(envelopes: Sequence[NewEnvelope], source: Hashable = None, *, is_live: bool = False) -> None:
         stored.append(len(envelopes))
-        await put(envelopes, source)
+        await put(envelopes, source, is_live=is_live)
 
     monkeypatch.setattr(mailserver.store, "put", counted)
     raw = await mailserver.dial()
