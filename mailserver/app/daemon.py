@@ -93,6 +93,7 @@ async def run_daemon(config: Config, reload: Reload, clock: Clock = time.time) -
             _monitor(
                 config, store, history, server, catchup, proven_time, pruning, metrics, recent, clock, failed=stop.set
             ) as monitoring,
+            _hear_others(server, failed=stop.set),
             _take_commands(config, catchup, monitoring, history, settings.acceptance, clock),
             _serve_gateways(config, server),
             _serve_rpc(config, server.node, history.lists, clock, failed=stop.set),
@@ -137,6 +138,17 @@ async def _serve(
             static_peers.stop()
             await _say_goodbye(server)
             await static_peers.join()
+
+
+@contextlib.asynccontextmanager
+async def _hear_others(server: Server, failed: Callable[[], None]) -> AsyncIterator[None]:
+    """Take in what other mailservers put into the store, if it can have any."""
+    if server.others is None:
+        yield
+        return
+    await server.others.begin()
+    async with background(server.others.run(), failed=failed):
+        yield
 
 
 @contextlib.asynccontextmanager

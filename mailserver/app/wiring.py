@@ -30,6 +30,7 @@ from mailserver.limits.packet_rates import RateLimiter
 from mailserver.limits.request_quotas import RequestLimiter
 from mailserver.live.feed import Feed
 from mailserver.live.intake import Clock, Intake
+from mailserver.live.others import OthersIntake
 from mailserver.live.relay import Relay
 from mailserver.mail.completion import CompletionFormat
 from mailserver.metrics.figures import NodeFigures
@@ -97,6 +98,7 @@ class Server:
         feed, completions = Feed(), Completions()
         intake = Intake(store, acceptance, clock, feed=feed, limiter=self._rates, metrics=metrics)
         self.gateways = FeedServices(feed, intake, self._terms, metrics)
+        self.others = None if store.others is None else OthersIntake(store.others, intake, metrics)
         self.relay = Relay(feed, clock, metrics=metrics, light_node=config.light_node)
         self.node = Node(
             key,
