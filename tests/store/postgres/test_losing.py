@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from mailserver.errors import StoreError
-from mailserver.store.postgres import connections, writer
+from mailserver.store.postgres import connections, others, writer
 from mailserver.store.postgres.failures import StoreFailures
 from mailserver.store.postgres.store import PostgresStore, open_store
 from mailserver.store.retention import END_OF_TIME, Surplus
@@ -105,6 +105,35 @@ async def test_lost_database_confirms_nothing_and_says_so_and_recovers_by_itself
     assert await found(store) == raws(envelopes[:1])
     await store.put(envelopes)
     assert await found(store) == raws(envelopes[::-1])
+
+
+async def test_others_are_heard_again_when_the_database_is_back(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(others, "RETRY_S", 0.01)
+    url, envelopes = server.url(new_schema(server)), new_envelopes(3)
+    async with open_store(url) as store, open_store(url) as other:
+        running = []
+        for each in (store, other):
+            await each.others.begin()
+            running.append(asyncio.create_task(each.others.run()))
+
+        server.stop()
+        with pytest.raises(StoreError):
+            await store.put(envelopes[:1], is_live=True)
+        server.start()
+        await until(lambda: caplog.text.count("live envelopes of other mailservers may have been missed") == 2)
+        async with asyncio.timeout(15):
+            while True:
+                try:
+                    await store.put(envelopes[1:], is_live=True)
+                    break
+                except StoreError:  # the writer does not try again at once
+                    await asyncio.sleep(0.02)
+            assert await other.others.read() == raws(envelopes[1:])
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
 
 
 async def test_connections_that_were_cut_are_made_anew_before_they_are_used(

@@ -160,6 +160,44 @@ async def test_lost_connection_is_made_anew_and_what_comes_then_is_heard(
     assert all("may have been missed" in message for message in caplog.messages)
 
 
+async def test_what_cannot_be_read_is_counted_and_what_comes_later_is_heard(
+    place: Place, one: Listening, other: PostgresStore
+) -> None:
+    await one.store.put(new_envelopes(40))
+    await other.others.begin()
+    channel, token = f"waku_mailserver_{await other.identity()}", "0123456789abcdef"
+
+    place.rows("ALTER TABLE envelopes RENAME TO moved_away")
+    place.rows(f"SELECT pg_notify('{channel}', '{token} 1 20'), pg_notify('{channel}', '{token} 21 40')")
+    while other.others.missed < 40:
+        assert await other.others.read() == []
+    place.rows("ALTER TABLE moved_away RENAME TO envelopes")
+
+    listening = Listening(other)
+    await listening.begin()
+    await put_live(one, [marker(1)])
+    assert await listening.hear_until(marker(1)) == [marker(1).raw]
+    await listening.stop()
+
+
+async def test_notification_that_the_database_refuses_costs_nothing_else(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.rows(
+        "CREATE FUNCTION pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN "
+        "IF $2 LIKE '% %' THEN RAISE 'too many notifications'; END IF; END $$"
+    )
+    async with open_store(f"{place.url},pg_catalog") as store:
+        await store.others.begin()
+        await store.put(new_envelopes(1), is_live=True)
+        await until(lambda: "too many notifications" in caplog.text)
+        await store.put(new_envelopes(1, first=1), is_live=True)
+
+        assert await found(store) == raws(new_envelopes(2)[::-1])
+        assert store.problem == ""
+    assert "other mailservers not told of live envelopes" in caplog.text
+
+
 async def test_notifications_of_strangers_have_nothing_read(place: Place, one: Listening, another: Listening) -> None:
     await one.store.put(new_envelopes(10))
     channel = f"waku_mailserver_{await one.store.identity()}"
