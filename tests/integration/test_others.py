@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 
+from mailserver.ids.envelopes import message_of
 from mailserver.waku.envelope import Envelope, encode_envelopes
 from mailserver.waku.packets import PacketCode
 from tests.faults.disk_client import metrics_port, until_ready
 from tests.integration.daemons import Daemon, running_daemon
+from tests.integration.gateways import METRICS, running_gateway
 from tests.integration.peers import Peers
+from tests.integration.test_postgres_gateway import NEWS_TOPIC, TOPIC, light_client, ready_port
 from tests.integration.test_relay import WANTS_ALL, WANTS_NOTHING, Listening, live_envelope
 from tests.raw_peer import RawPeer
 from tests.store.postgres.server import QUICK, Server, new_schema
-from tests.waiting import DEADLINE_S
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -106,6 +109,23 @@ async def test_filter_of_one_gets_what_an_application_posts_at_the_other(server:
             while not messages:
                 messages = await asyncio.to_thread(call, other, "waku_getFilterMessages", wanted)
         assert [found["payload"] for found in messages] == ["0xcafe"]
+
+
+async def test_light_client_is_pushed_what_is_posted_at_the_other(server: Server, tmp_path: Path, peers: Peers) -> None:
+    store, posted = ("--store", server.url(new_schema(server))), live_envelope(1)
+    with (
+        running_daemon(tmp_path / "one", *store, "--feed-socket") as one,
+        running_daemon(tmp_path / "other", *store) as other,
+        running_gateway(tmp_path / "one", *store, *METRICS) as gateway,
+    ):
+        await until_ready(ready_port(gateway), 200)
+        async with light_client(gateway) as light:
+            await light.subscribe(TOPIC, NEWS_TOPIC)
+            await post(await peers.join(other, "sender", WANTS_NOTHING), posted)
+            await until(lambda: bool(light.pushes))
+        assert gateway.stop() == one.stop() == other.stop() == 0
+
+    assert [push.waku_message for push in light.pushes] == [message_of(posted)]
 
 
 async def test_what_is_posted_after_the_database_was_away_is_relayed(
