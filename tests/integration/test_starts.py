@@ -52,6 +52,7 @@ def test_second_daemon_on_the_same_folder_is_refused_and_the_first_goes_on(share
 
 AS_NOBODY = f"""
 import os, sys
+import mailserver.commands.run  # its modules may be in a folder that only root may read
 from mailserver.commands.cli import main
 if os.geteuid() == 0:
     os.setgid({NOBODY})
