@@ -26,6 +26,9 @@ START_LIMIT_S = 30.0
 _MEMORY_LINE = 6
 """Of postmaster.pid: a key, and the id of a piece of shared memory."""
 
+_NO_DEADLOCK = "-clock_timeout=10s"
+"""A test waits for its statement, and what holds a lock may wait for the test: this says so rather than hang."""
+
 QUICK = {"fsync": "off", "full_page_writes": "off"}
 """For tests that pull no plug: what the disk has is of no importance."""
 
@@ -144,7 +147,7 @@ class Server:
         options = ("-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1")
         done = subprocess.run(
             [self._bin / "psql", *options, "-c", statement, self.url().replace("&search_path=public", "")],
-            env={**os.environ, "PGOPTIONS": f"-csearch_path={schema} -cclient_min_messages=warning"},
+            env={**os.environ, "PGOPTIONS": f"-csearch_path={schema} -cclient_min_messages=warning {_NO_DEADLOCK}"},
             check=False,
             capture_output=True,
             text=True,
