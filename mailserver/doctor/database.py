@@ -13,6 +13,7 @@ from mailserver.errors import StartupError, StoreError
 from mailserver.units import SECONDS_PER_DAY
 
 if TYPE_CHECKING:  # asyncpg is in an extra
+    from mailserver.store.postgres.inspection import DatabaseFacts
     from mailserver.store.postgres.presence import State
 
 _CHECK = "database"
@@ -31,12 +32,18 @@ def check_database(config: Config) -> list[Finding]:
 
 
 def _look(url: str, data_dir: Path) -> list[Finding]:
-    from mailserver.store.postgres.inspection import CONNECTIONS, inspect  # noqa: PLC0415 - asyncpg is in an extra
+    from mailserver.store.postgres.inspection import inspect  # noqa: PLC0415 - asyncpg is in an extra
 
     try:
         facts = asyncio.run(inspect(url))
     except StoreError as error:
         return [problem(_CHECK, str(error), "start it, or correct --store, or the password in ~/.pgpass")]
+    return _judged(facts, data_dir)
+
+
+def _judged(facts: "DatabaseFacts", data_dir: Path) -> list[Finding]:
+    from mailserver.store.postgres.inspection import CONNECTIONS  # noqa: PLC0415 - asyncpg is in an extra
+
     name = f"PostgreSQL {facts.version}"
     if not facts.is_new_enough:
         return [problem(_CHECK, name, "install PostgreSQL 15 or newer")]
