@@ -29,6 +29,11 @@ _MEMORY_LINE = 6
 _NO_DEADLOCK = "-clock_timeout=10s"
 """A test waits for its statement, and what holds a lock may wait for the test: this says so rather than hang."""
 
+_CUT_OFF = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+    "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+)
+
 QUICK = {"fsync": "off", "full_page_writes": "off"}
 """For tests that pull no plug: what the disk has is of no importance."""
 
@@ -166,12 +171,9 @@ class Server:
     def restore(self, schema: str, dump: bytes) -> None:
         """Have a schema as it was in a backup, at once. Whoever is connected is cut off, as if it was the server."""
         options = ("-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-h", self.folder, "-U", USER, "postgres")
-        script = f"DROP SCHEMA {schema} CASCADE;\n".encode() + dump
+        script = f"{_CUT_OFF};\nDROP SCHEMA {schema} CASCADE;\n".encode() + dump  # else one of them may hold a lock
         subprocess.run([self._bin / "psql", *options], input=script, check=True, capture_output=True)
-        self.sql(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-        )
+        self.sql(_CUT_OFF)
 
     def _run(self, name: str, *arguments: str | Path, check: bool = True) -> int:
         done: subprocess.CompletedProcess[bytes] = subprocess.run(
