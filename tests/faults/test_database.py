@@ -41,6 +41,8 @@ def test_nothing_confirmed_is_lost_or_served_twice(kind: str, server: Server) ->
     try:
         row, broken = database.play(kind, server, argparse.Namespace(seed=SEED, **database.QUICK))
     except subprocess.CalledProcessError as error:
+        if error.cmd[0] != "mount":
+            raise
         pytest.skip(f"needs the right to mount a tmpfs: {error}")
 
     assert broken == []
