@@ -207,8 +207,10 @@ class Link:
             connection.terminate()
 
     async def close(self) -> None:
-        """Close the connection, after what it is used for."""
+        """Close the connection, after what it is used for. A database that cannot be reached is told nothing."""
         async with self._turn:
+            if self._failures.is_unreachable:
+                self._drop()
             connection, self._connection = self._connection, None
             if connection is not None:
                 with contextlib.suppress(*ERRORS):
@@ -272,8 +274,7 @@ async def open_links(
     try:
         yield links
     finally:
-        for link in links:
-            await link.close()
+        await asyncio.gather(*(link.close() for link in links))
 
 
 def shown_url(url: str) -> str:

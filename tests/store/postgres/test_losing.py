@@ -155,6 +155,31 @@ async def test_connections_that_were_cut_are_made_anew_before_they_are_used(
     assert await found(store) == raws(new_envelopes(2)[::-1])
 
 
+async def test_store_whose_database_is_silent_is_closed_without_waiting_for_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "GROUP_TIMEOUT_S", 0.2)
+    async with line_to(server) as line:
+        async with open_store(line.url(new_schema(server))) as store:
+            await store.put(new_envelopes(1))
+            await asyncio.gather(*(store.find(EVERYTHING, 10) for _ in range(5)))  # by all connections
+            line.fall_silent()
+            with pytest.raises(StoreError, match="in time"):
+                await store.put(new_envelopes(1, first=2))
+            with pytest.raises(StoreError, match="in time"):
+                await store.touch()
+            assert store.problem
+            putting = [asyncio.create_task(store.put(new_envelopes(1, first=first))) for first in range(3, 8)]
+            await turns()
+            began = time.monotonic()
+        took_s = time.monotonic() - began
+        await asyncio.wait(putting)
+        await line.mend()
+
+    assert took_s < connections.CLOSE_TIMEOUT_S / 2
+    assert all(isinstance(task.exception(), StoreError) for task in putting)
+
+
 async def test_line_that_is_cut_while_much_is_copied_refuses_at_once_and_leaves_no_error_behind(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
