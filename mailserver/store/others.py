@@ -19,8 +19,13 @@ class Others(Protocol):
     async def read(self) -> list[bytes]:
         """Wait for live envelopes of others; return some of them as they are stored, in the order of arrival.
 
-        None of them may be left, if they could not be read.
+        There may be none after all, if they could not be read, or if there was an outage.
         """
+
+    @property
+    def outages(self) -> int:
+        """How often they could not be heard for a while, and can be again: nobody knows how many envelopes they have
+        put meanwhile."""
 
     @property
     def missed(self) -> int:

@@ -1,6 +1,7 @@
 """Two daemons on one database: what is posted at one reaches the peers and applications of the other, once."""
 
 import asyncio
+import contextlib
 import json
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from tests.integration.peers import Peers
 from tests.integration.test_postgres_gateway import NEWS_TOPIC, TOPIC, light_client, ready_port
 from tests.integration.test_relay import WANTS_ALL, WANTS_NOTHING, Listening, live_envelope
 from tests.raw_peer import RawPeer
+from tests.store.postgres.line import line_to
 from tests.store.postgres.server import QUICK, Server, new_schema
 from tests.waiting import DEADLINE_S, until
 
@@ -126,6 +128,36 @@ async def test_light_client_is_pushed_what_is_posted_at_the_other(server: Server
         assert gateway.stop() == one.stop() == other.stop() == 0
 
     assert [push.waku_message for push in light.pushes] == [message_of(posted)]
+
+
+async def test_light_client_is_pushed_what_its_mailserver_could_not_hear_of(
+    server: Server, tmp_path: Path, peers: Peers
+) -> None:
+    schema, unheard = new_schema(server), [live_envelope(number) for number in range(5)]
+    direct = ("--store", server.url(schema))
+    async with line_to(server) as line, contextlib.AsyncExitStack() as stack:
+
+        async def start(name: str, *flags: str) -> Daemon:  # in a thread: the line is here
+            running = running_daemon(tmp_path / name, *flags, "--metrics", "127.0.0.1:0")
+            daemon = await asyncio.to_thread(running.__enter__)
+            stack.push_async_callback(asyncio.to_thread, running.__exit__, None, None, None)
+            return daemon
+
+        one = await start("one", "--store", line.url(schema), "--feed-socket")
+        other = await start("other", *direct)
+        gateway = stack.enter_context(running_gateway(tmp_path / "one", *direct, *METRICS))
+        await until_ready(ready_port(gateway), 200)
+        async with light_client(gateway) as light:
+            await light.subscribe(TOPIC, NEWS_TOPIC)
+            await line.cut()
+            await until_ready(metrics_port(one), 503)
+            await post(await peers.join(other, "sender", WANTS_NOTHING), *unheard)
+            pushed_before = len(light.pushes)
+            await line.mend()
+            await until(lambda: len(light.pushes) == len(unheard))
+
+    assert pushed_before == 0
+    assert [push.waku_message for push in light.pushes] == [*map(message_of, unheard)]
 
 
 async def test_what_is_posted_after_the_database_was_away_is_relayed(

@@ -86,11 +86,13 @@ class PostgresOthers:
         self._has_rows = asyncio.Event()
         self._lost = asyncio.Event()
         self._lost_at: float | None = None
-        self.missed = 0
+        self._has_begun = False
+        self.missed = self.outages = 0
 
     async def begin(self) -> None:
         """Listen, if that is possible at the moment."""
         await self._say_hello()
+        self._has_begun = True
 
     async def run(self) -> None:
         """Keep listening: whenever the connection is lost, make another, and go on with what comes then."""
@@ -103,8 +105,11 @@ class PostgresOthers:
                     await self._lost.wait()
 
     async def read(self) -> list[bytes]:
-        """Wait for live envelopes of others, and read some."""
+        """Wait for live envelopes of others, and read some; none if there was an outage and nothing has come since."""
         await self._has_rows.wait()
+        if not self._rows:
+            self._has_rows.clear()
+            return []
         rows = self._take()
         try:
             last, raws, sizes = await self._link.run(lambda connection: connection.fetchrow(_READ, *rows))
@@ -147,6 +152,9 @@ class PostgresOthers:
         await connection.add_listener(self._channel, self._on_said)
         connection.add_termination_listener(self._on_lost)
         now = self._heard_at = asyncio.get_running_loop().time()
+        if self._has_begun:
+            self.outages += 1
+            self._has_rows.set()  # so that whoever reads sees it
         if self._lost_at is not None:
             seconds, self._lost_at = now - self._lost_at, None
             log.warning("live envelopes of other mailservers may have been missed seconds=%.1f", seconds)
