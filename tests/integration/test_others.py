@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,9 @@ from tests.store.postgres.server import QUICK, Server, new_schema
 from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.integration
+
+UNSETTLED = (sys.executable, "-m", "tests.integration.unsettled")
+"""Its gateways push only what they were told to look for."""
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +149,7 @@ async def test_light_client_is_pushed_what_its_mailserver_could_not_hear_of(
 
         one = await start("one", "--store", line.url(schema), "--feed-socket")
         other = await start("other", *direct)
-        gateway = stack.enter_context(running_gateway(tmp_path / "one", *direct, *METRICS))
+        gateway = stack.enter_context(running_gateway(tmp_path / "one", *direct, *METRICS, program=UNSETTLED))
         await until_ready(ready_port(gateway), 200)
         async with light_client(gateway) as light:
             await light.subscribe(TOPIC, NEWS_TOPIC)
