@@ -17,7 +17,7 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.postgres import inspection
 from mailserver.store.postgres.connections import MIN_SERVER_VERSION
 from mailserver.store.postgres.store import open_store
-from tests.store.postgres.server import Server, new_schema, shared_server
+from tests.store.postgres.server import Server, new_schema, running_server, shared_server
 from tests.store.samples import new_envelopes
 
 pytestmark = pytest.mark.integration
@@ -26,10 +26,8 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def durable() -> Iterator[Server]:
     """A server as it should be."""
-    server = Server({})
-    server.start()
-    yield server
-    server.remove()
+    with running_server({}) as server:
+        yield server
 
 
 def found(config: Config) -> dict[str, Finding]:
