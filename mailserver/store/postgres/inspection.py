@@ -10,9 +10,6 @@ from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.presence import State, read_state
 from mailserver.store.postgres.schema import SCHEMA_TABLE
 
-CONNECTIONS = 8
-"""How many a mailserver uses: one to store, three to read, two for comparisons, two for upkeep."""
-
 _FACTS = f"""
     SELECT current_setting('server_version'), current_setting('server_version_num')::int >= {MIN_SERVER_VERSION},
         pg_is_in_recovery(), current_setting('fsync')::bool AND current_setting('full_page_writes')::bool,
