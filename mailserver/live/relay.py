@@ -157,7 +157,8 @@ class Relay:
             self._peers.remove(peer)
 
     def _count_lost(self, losses: Losses) -> None:
-        """Count what the pool has lost and some peer has not come to. Whether that peer would want it is not asked."""
+        """Count what the pool has lost and some peer has not come to: each envelope once. Whether such a peer would
+        want it is not asked."""
         if losses and self._peers:
             slowest = min(peer.position for peer in self._peers)
             self.metrics.relay_shed.inc(sum(envelopes for number, envelopes in losses if number >= slowest))

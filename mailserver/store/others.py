@@ -6,6 +6,8 @@ the store all the same.
 
 from typing import Protocol
 
+from mailserver.metrics.figures import DatabaseFigures
+
 
 class Others(Protocol):
     """The other mailservers on a store, as far as we hear of them."""
@@ -26,6 +28,13 @@ class Others(Protocol):
     def outages(self) -> int:
         """How often they could not be heard for a while, and can be again: nobody knows how many envelopes they have
         put meanwhile."""
+
+    async def figures(self) -> DatabaseFigures:
+        """How the database is that they share with us.
+
+        Raises:
+            StoreError: it cannot be asked.
+        """
 
     @property
     def missed(self) -> int:

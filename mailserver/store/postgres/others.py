@@ -24,10 +24,12 @@ from typing import NamedTuple
 import asyncpg
 
 from mailserver.errors import StoreError
+from mailserver.metrics.figures import DatabaseFigures
 from mailserver.store.engine.put_queue import MAX_GROUP_ROWS
 from mailserver.store.interface import Raws
 from mailserver.store.postgres.connections import RETRY_S, Connection, Link, Setup
 from mailserver.store.postgres.failures import StoreFailures, explain
+from mailserver.store.postgres.schema import LOCK_CLASS, Lock
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,21 @@ _READ = f"""
         ) AS following
     ) AS summed
     WHERE total - size < {READ_BYTES}
+"""
+
+
+_FIGURES = f"""
+    SELECT (SELECT sum(numbackends)::int FROM pg_stat_database),
+        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
+        (
+            SELECT count(*)::int FROM pg_locks
+            WHERE locktype = 'advisory' AND NOT granted AND objsubid = 2
+                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                AND classid::bigint BETWEEN {LOCK_CLASS} + {min(Lock)} AND {LOCK_CLASS} + {max(Lock)}
+                AND objid = current_schema()::regnamespace::oid
+        ),
+        pg_notification_queue_usage(),
+        (SELECT count(*)::int FROM pg_inherits WHERE inhparent = 'envelopes'::regclass) - 1
 """
 
 
@@ -126,6 +143,14 @@ class PostgresOthers:
     def are_there(self) -> bool:
         """Whether anybody else may be on the database."""
         return asyncio.get_running_loop().time() < self._heard_at + ALONE_AFTER_S
+
+    async def figures(self) -> DatabaseFigures:
+        """How the database is."""
+        try:
+            found = await self._link.run(lambda connection: connection.fetchrow(_FIGURES))
+        except asyncpg.PostgresError as error:
+            raise StoreError(explain(error)) from error
+        return DatabaseFigures(*found, others_waiting=self._behind)
 
     async def tell(self, connection: Connection, rows: Rows) -> None:
         """Tell the others of live rows of ours, which are committed. Nobody is told if that is not possible."""
