@@ -12,6 +12,7 @@ from mailserver.live.feed import Feed, LiveEnvelope
 from mailserver.live.intake import SUBNET_OF_OTHERS, Intake
 from mailserver.live.others import OthersIntake
 from mailserver.live.pool import Pool, memory_of
+from mailserver.metrics.figures import DatabaseFigures
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.acceptance import Acceptance, Requirements
@@ -36,6 +37,9 @@ class Another:
             await asyncio.Event().wait()
         finally:
             self.ended = True
+
+    async def figures(self) -> DatabaseFigures:
+        return DatabaseFigures(0, 0, 0, 0.0, 0, others_waiting=self.put.qsize())
 
     async def read(self) -> list[bytes]:
         return await self.put.get()

@@ -147,10 +147,11 @@ class PostgresOthers:
     async def figures(self) -> DatabaseFigures:
         """How the database is."""
         try:
-            found = await self._link.run(lambda connection: connection.fetchrow(_FIGURES))
+            row = await self._link.run(lambda connection: connection.fetchrow(_FIGURES))
         except asyncpg.PostgresError as error:
             raise StoreError(explain(error)) from error
-        return DatabaseFigures(*found, others_waiting=self._behind)
+        connections, most, lock_waits, queue, partitions = row
+        return DatabaseFigures(connections, most, lock_waits, queue, partitions, self._behind)
 
     async def tell(self, connection: Connection, rows: Rows) -> None:
         """Tell the others of live rows of ours, which are committed. Nobody is told if that is not possible."""
