@@ -74,6 +74,12 @@ class Server:
             self._run(*made, f"--wal-segsize={wal_segment_mb}")
 
     @property
+    def pid(self) -> int:
+        """Its main process, which the others are children of."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def socket(self) -> Path:
         """The Unix socket that it listens on."""
         return self.folder / ".s.PGSQL.5432"
