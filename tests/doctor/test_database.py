@@ -81,6 +81,19 @@ def test_connections_of_a_gateway_and_communities_are_counted_where_there_may_be
     assert beside["connections"].text.endswith(f"a mailserver uses {free - 3}, and a gateway and communities 2 each")
 
 
+async def test_connections_of_other_users_are_counted_by_one_who_may_not_look_at_them(durable: Server) -> None:
+    own = new_schema(durable)
+    durable.sql(f"CREATE ROLE plain LOGIN; GRANT ALL ON SCHEMA {own} TO plain")
+    plain = durable.url(own).replace("postgres@", "plain@")
+    before = (await inspection.inspect(plain)).free_connections
+
+    async with open_store(durable.url(new_schema(durable))) as store:
+        await store.others.begin()
+        await store.put(new_envelopes(3))
+
+        assert (await inspection.inspect(plain)).free_connections <= before - 2
+
+
 async def test_mailserver_uses_as_many_connections_as_is_said(durable: Server) -> None:
     schema = new_schema(durable)
     count = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
