@@ -12,11 +12,18 @@ from mailserver.monitoring.watch import Watch
 from mailserver.store.postgres.others import PostgresOthers
 from mailserver.store.postgres.schema import LOCK_CLASS, Lock
 from mailserver.store.postgres.store import PostgresStore, open_store
+from tests.monitoring.prometheus import ROOT
 from tests.store.postgres.server import Server, new_schema
 from tests.store.samples import START, new_envelope, new_envelopes
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
+
+
+def documented_query() -> str:
+    """How docs/operating/postgresql.md says who holds a lock."""
+    text = (ROOT / "docs" / "operating" / "postgresql.md").read_text(encoding="utf-8")
+    return text.partition("## Who holds a lock\n")[2].split("```")[1]
 
 
 @pytest.fixture
@@ -78,6 +85,11 @@ async def test_who_waits_for_a_lock_of_this_store_is_counted(
             async with asyncio.timeout(5):
                 while (await store.others.figures()).lock_waits == 0:
                     pass
+            # What the docs say of how to find out who.
+            who = await asyncio.to_thread(own_server.sql, documented_query())
+            holder, waiter = (line.split("|") for line in who.splitlines() if line.startswith("commit|"))
+            assert (holder[2], waiter[2]) == ("t", "f")
+            assert "pg_sleep(60)" in holder[-1]
             assert (await store.others.figures()).lock_waits == 1
             assert (await another_store.others.figures()).lock_waits == 0
         await putting
