@@ -25,6 +25,11 @@ PARTS = (
     "gateway",
     "communities",
 )
+BY_NAME = ("postgres",)
+"""Parts that are measured only if they are named: they need what not every machine has."""
+
+PARTS_HELP = f"any of {', '.join(PARTS)} (default: all), and {', '.join(BY_NAME)}, which needs PostgreSQL"
+
 HISTORY_DAYS = 30
 HISTORY_ENVELOPES = 1_000_000
 """A store has so many of so many days; a larger one goes back further, so that the same questions find as much."""
@@ -98,7 +103,7 @@ STRANGER = {"ingest_envelopes": 30_000}
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Read it; what is not given has its default. Ends the process where it is not understood."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure a mailserver over the wire.")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=PARTS_HELP)
     parser.add_argument("--quick", action="store_true", help="a few envelopes, one run: shows that it works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all runs there")
     _add_number(parser, "runs", "runs of each measurement; medians are shown; the flood is run once")
@@ -174,8 +179,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--password", default=Config().password, help="the mailserver's (default: %(default)s)")
     arguments = parser.parse_args(argv)
     for part in arguments.parts:
-        if part not in PARTS:
-            parser.error(f"{part!r} is none of {', '.join(PARTS)}")
+        if part not in (*PARTS, *BY_NAME):
+            parser.error(f"{part!r} is none of {', '.join((*PARTS, *BY_NAME))}")
     arguments.parts = arguments.parts or PARTS
     if arguments.beside_ours and arguments.enode is None:
         parser.error("--beside-ours is for an --enode: without one, ours alone is measured")

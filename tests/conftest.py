@@ -24,6 +24,7 @@ from tests.in_memory import keep_in_memory
 from tests.measuring import UNMEASURED, first_examples_measured, unmeasured_from_here
 from tests.properties import register_profiles
 from tests.quick_jvm import OPTIONS, QuickJvm
+from tests.store.postgres.server import FORGETFUL, QUICK, Server, running_server
 
 register_profiles()
 keep_in_memory()
@@ -175,3 +176,17 @@ def _logging_as_it_was() -> Iterator[None]:
         logger.setLevel(level)
     logging.captureWarnings(capture=False)
     sys.excepthook = hook
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[Server]:
+    """A PostgreSQL of a module's own, which may be stopped."""
+    with running_server(QUICK) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def durable_server() -> Iterator[Server]:
+    """The same, which has on disk only what somebody has asked it to have there."""
+    with running_server({**FORGETFUL, "autovacuum": "off"}) as server:
+        yield server

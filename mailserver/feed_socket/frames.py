@@ -6,7 +6,7 @@ HELLO first, and again whenever its terms have changed:
     HELLO      version (1), min_pow (8, a double), max_envelope_bytes (4), whether all topics are wanted (1),
                how many are, if not all (2), those (4 each), network topic (the rest, UTF-8)
     ENVELOPES  one or more of: hash (32), length (4), the envelope
-    MISSED     how many envelopes, which came before the next ones (8)
+    MISSED     how many envelopes, which came before the next ones (8); 0 if that is not known
     STORED     request id (8): the envelope that was posted under it is on disk
     REFUSED    request id (8), why (1)
 
@@ -139,7 +139,8 @@ class Envelopes:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """The gateway was too slow: so many envelopes are left out between the last batch and the next."""
+    """The gateway was too slow, or the daemon did not hear of what other mailservers have stored: so many envelopes are
+    left out between the last batch and the next; 0 if nobody knows how many."""
 
     count: int
 

@@ -162,6 +162,8 @@ class _Gateway:
         self._pipe = pipe
         self._services = services
         self._reader = services.feed.reader()  # before HELLO is said: what comes after it is sent, or told as missed
+        self._left_out = services.feed.left_out
+        self._told = (self._left_out.times, self._left_out.envelopes)
         self._announced = services.terms()
         self._stopped = False
         self._posts = self._posted_bytes = 0  # that wait for their answers
@@ -190,7 +192,8 @@ class _Gateway:
         """
         self._send(Hello(self._announced))
         async with asyncio.TaskGroup() as tasks:
-            others = [tasks.create_task(work) for work in (self._send_feed(), self._announce(), self._notice_end())]
+            works = self._send_feed(), self._tell_left_out(), self._announce(), self._notice_end()
+            others = [tasks.create_task(work) for work in works]
             await self._take_posts(tasks)
             for task in others:
                 task.cancel()
@@ -213,6 +216,16 @@ class _Gateway:
                 metrics.gateway_envelopes.inc(len(batch.envelopes))
                 await self._drain()
             await asyncio.sleep(0)  # let other tasks run
+
+    async def _tell_left_out(self) -> None:
+        """Say so when something that other mailservers on the database have stored was not heard of here: it is in the
+        store by then."""
+        while True:
+            times, envelopes = self._told
+            await self._left_out.wait(times)
+            self._told = (self._left_out.times, self._left_out.envelopes)
+            self._send(Missed(self._left_out.envelopes - envelopes))
+            await self._drain()
 
     async def _announce(self) -> None:
         """Say so when the terms change."""

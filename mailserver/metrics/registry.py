@@ -73,6 +73,10 @@ class Metrics:
         self.relay_missed = counter(
             "mailserver_relay_missed_envelopes_total", "Stored envelopes that were not relayed: relay was too slow."
         )
+        self.relay_shed = counter(
+            "mailserver_relay_shed_envelopes_total",
+            "Live envelopes that the full pool has dropped before all connected peers had come to them.",
+        )
         self.of_others = counter(
             "mailserver_others_envelopes_total",
             "New live envelopes that other mailservers on the database have stored.",

@@ -29,6 +29,7 @@ from bench.data import (
     packets,
 )
 from bench.flood import flood_specs
+from bench.history_results import History, HistoryRun
 from bench.plot import draw_growth
 from bench.receivers import Receivers, interest_of
 from bench.relay import RelayFailed, check_receivers
@@ -41,8 +42,6 @@ from bench.results import (
     FloodPhase,
     Handshakes,
     HandshakesRun,
-    History,
-    HistoryRun,
     Idle,
     IdleRun,
     Ingest,

@@ -129,6 +129,22 @@ async def test_gateway_that_is_behind_the_ring_is_told_how_much_it_missed_and_go
         assert count_of(world.metrics.gateway_missed) == 15
 
 
+async def test_gateway_is_told_what_was_not_heard_of_other_mailservers_though_nothing_else_comes(
+    tmp_path: Path,
+) -> None:
+    async with running_world(tmp_path) as world:
+        world.feed.left_out.note(5)  # before it came: it goes on from the store anyway
+        gateway = await world.join()
+        world.publish(1)
+        await gateway.hear_envelopes(1)
+
+        world.feed.left_out.note(7)
+        assert await gateway.hear() == Missed(7)
+        world.feed.left_out.note(0)
+        assert await gateway.hear() == Missed(0)
+        assert count_of(world.metrics.gateway_missed) == 0
+
+
 async def test_gateway_that_stops_reading_for_a_while_misses_and_goes_on(tmp_path: Path) -> None:
     async with running_world(tmp_path, feed=Feed(max_envelopes=100)) as world:
         gateway = await world.join()

@@ -32,6 +32,16 @@ CLOSE_TIMEOUT_S = 2.0
 RETRY_S = 0.5
 """After a connection could not be made, nobody tries again for so long: whoever waits is refused at once."""
 
+READERS = 3
+"""Connections of a mailserver that read. Each is a process of the server; one of ours waits for the event loop, not for
+them."""
+
+SNAPSHOTS = 2
+"""Connections for comparisons of ids: so one that takes seconds does not hold up all others."""
+
+CONNECTIONS = READERS + SNAPSHOTS + 4
+"""All of a mailserver: besides those, one to store, one to delete, one to index ids, and one to hear of the others."""
+
 MIN_SERVER_VERSION = 150_000
 """PostgreSQL 15, with which it was tested."""
 
