@@ -15,6 +15,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
+from mailserver.ids.envelopes import joined_muids
 from mailserver.ids.muid import sync_id
 from mailserver.store.engine.id_sums import (
     BATCH_BYTES,
@@ -25,7 +26,6 @@ from mailserver.store.engine.id_sums import (
     SumOfIds,
     Sums,
     added,
-    muid_of,
     subtracted,
     sum_of_ids,
     sums_of,
@@ -237,15 +237,12 @@ def _begin_anew(execute: Execute) -> None:
 def _items(network_topic: str, packed: tuple[str | None, str | None, str | None, bytes | None]) -> list[Item]:
     """The ids of rows, in the order of the index."""
     seqs, created, sizes = map(numbers, packed[:3])
-    raws, at = packed[3] or b"", 0
-    items = []
-    for seq, second, size in zip(seqs, created, sizes, strict=True):
-        name = muid_of(network_topic, second, raws[at : at + size])
-        at += size
-        if name is not None:
-            items.append(Item(second, sync_id(name), seq))
-    items.sort()
-    return items
+    names = joined_muids(network_topic, packed[3] or b"", sizes, created)
+    return sorted(
+        Item(second, sync_id(name), seq)
+        for name, second, seq in zip(names, created, seqs, strict=True)
+        if name is not None
+    )
 
 
 def _add(execute: Execute, items: Sequence[Item]) -> None:
