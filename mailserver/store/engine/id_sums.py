@@ -49,8 +49,8 @@ def sum_of_ids(ids: Iterable[bytes]) -> SumOfIds:
     return SumOfIds(len(values), sum(values) % MODULUS)
 
 
-def sums_of(items: Iterable[tuple[int, bytes]]) -> Sums:
-    """What items (created, id), in their order, add to each bucket."""
+def sums_of(items: Iterable[tuple[int, bytes, *tuple[object, ...]]]) -> Sums:
+    """What items (created, id, ...), in their order, add to each bucket."""
     sums: Sums = {}
     smallest = SPANS[-1]
     for minute, group in groupby(items, lambda item: item[0] // smallest):
