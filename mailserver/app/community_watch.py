@@ -108,7 +108,8 @@ class CommunityWatch:
         """Why the service cannot do all of its work now."""
         problems = [] if self._feed.terms is not None else ["the mailserver is not connected: nothing is announced"]
         not_followed = [f"{id_text(folder.community)}: {text}" for folder, text in self._members.problems.items()]
-        return problems + self._owners.problems + not_followed + ([self._problem] if self._problem else [])
+        others = [text for text in (self._members.problem, self._problem) if text]
+        return problems + self._owners.problems + not_followed + others
 
     async def _statistics(self) -> Statistics | None:
         """What the torrent process does; None while it is being started again."""

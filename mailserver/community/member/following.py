@@ -322,8 +322,8 @@ async def open_member(
         MembershipError: it was not joined, or what was said cannot be read.
         StoreError: its history cannot be opened.
     """
-    joined = await asyncio.to_thread(folder.read)
-    with folder.locked():
+    with folder.locked():  # first: it may be left and deleted meanwhile
+        joined = await asyncio.to_thread(folder.read)
         async with open_history(folder.history) as history:
             fetcher = Fetcher(
                 id_text(folder.community),
