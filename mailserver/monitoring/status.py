@@ -180,9 +180,10 @@ class CatchupStatus:
 
 @dataclass(frozen=True, slots=True)
 class GatewaysStatus:
-    """The gateways at the feed socket, all together, since the start."""
+    """The gateways at the feed socket, all together, since the start. `communities`: services for communities there."""
 
     connected: int
+    communities: int
     sent: int
     missed: int
     posts_stored: int
@@ -195,6 +196,7 @@ class GatewaysStatus:
         posts = {result: _total(counter) for result, counter in metrics.gateway_posts.items()}
         return cls(
             connected=_total(metrics.gateways),
+            communities=_total(metrics.communities),
             sent=_total(metrics.gateway_envelopes),
             missed=_total(metrics.gateway_missed),
             posts_stored=posts[PostResult.STORED],

@@ -202,6 +202,7 @@ def test_source_with_most_before_it_says_how_far_catching_up_is() -> None:
 def test_gateways_are_told_together() -> None:
     metrics = Metrics()
     metrics.gateways.set(2)
+    metrics.communities.set(1)
     metrics.gateway_envelopes.inc(50)
     metrics.gateway_missed.inc(3)
     for result, count in zip(PostResult, (7, 5, 1, 2), strict=True):
@@ -209,7 +210,7 @@ def test_gateways_are_told_together() -> None:
 
     shown = GatewaysStatus.of(metrics)
 
-    assert shown == GatewaysStatus(2, 50, 3, posts_stored=7, posts_refused=6, posts_failed=2)
+    assert shown == GatewaysStatus(2, 1, 50, 3, posts_stored=7, posts_refused=6, posts_failed=2)
 
 
 def test_nothing_is_seeded_while_communities_are_not_served() -> None:
