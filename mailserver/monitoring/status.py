@@ -213,14 +213,20 @@ def _total(metric: Counter | Gauge) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WeekStatus:
-    """A week of a community that has history archives: from `lower` to `upper`. `fetched` is None if we own it."""
+    """A week of a community that has history archives: from `lower` to `upper`.
+
+    `fetched`: whether a member has it all, or peers have got it all from us. `fetched_times`, `fetched_at`: how often
+    at least, and when something of it last; None for a member.
+    """
 
     lower: int
     upper: int
     archives: int
     distributed: bool
     seeding: bool
-    fetched: bool | None
+    fetched: bool
+    fetched_times: int | None
+    fetched_at: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +254,8 @@ class CommunityStatus:
                 week.is_distributed,
                 week.is_seeding and is_served,
                 week.is_fetched,
+                week.fetched_times,
+                week.fetched_at,
             )
             for week in community.weeks
         )

@@ -136,9 +136,10 @@ def test_everything_stands_where_it_belongs(state: Monitoring) -> None:
     assert (owned["id"], owned["role"], owned["late_weeks"], owned["problem"]) == (OWNED.id, "owner", 1, None)
     assert (joined["id"], joined["role"], joined["problem"]) == (JOINED.id, "member", JOINED.problem)
     assert [(week["distributed"], week["seeding"], week["fetched"]) for week in owned["weeks"]] == [
-        (True, True, None),
-        (False, True, None),
+        (True, True, True),
+        (False, True, False),
     ]
+    assert [(week["fetched_times"], week["fetched_at"]) for week in owned["weeks"]] == [(3, 1_729_900_000), (0, None)]
     assert [day["archive_envelopes"] for day in shown["days"]] == [5, 1]
     assert [day["store_envelopes"] for day in shown["days"]] == [None, 3]
     assert shown["errors"] == [asdict(ERROR)]
