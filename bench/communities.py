@@ -12,11 +12,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import uvloop
 
+from bench.communities_memory import measure_memory
 from bench.communities_results import Communities, FetchingRun, MakingRun
 from bench.compaction import MASTER, family_usages
 from bench.data import Distribution, Topics, history
@@ -72,11 +73,12 @@ class CommunitySpec:
 
 
 def measure_communities(arguments: argparse.Namespace) -> tuple[Communities, ...]:
-    """Make a community's archives `runs` times, read an index, and fetch and import a part of the archives.
+    """Make a community's archives `runs` times, read an index, fetch and import a part of the archives, serve copies.
 
     Args:
-        arguments: `community_messages`, `community_weeks` and `runs`.
+        arguments: `community_messages`, `community_weeks`, `served_communities` and `runs`.
     Raises:
+        NotServed: not all communities were seeded and announced.
         CommunitiesFailed: not all was made, fetched or imported.
     """
     spec, runs = CommunitySpec(arguments.community_messages, arguments.community_weeks), arguments.runs
@@ -95,7 +97,8 @@ def measure_communities(arguments: argparse.Namespace) -> tuple[Communities, ...
         owned = _folder_in(folder / "measured")
         take_next_index(owned)
         progress("communities: fetching and importing")
-        return (uvloop.run(_measure_member(owned, folder, spec, tuple(making), runs)),)
+        measured = uvloop.run(_measure_member(owned, folder, spec, tuple(making), runs))
+        return (replace(measured, serving=tuple(measure_memory(owned, each) for each in arguments.served_communities)),)
 
 
 def _prepare(data_dir: Path, spec: CommunitySpec, end: int) -> None:
