@@ -65,7 +65,15 @@ def measure_memory(source: CommunityFolder, count: int) -> ServingMemory:
                 _wait(lambda: _are_served(data_dir, count, weeks + 1))
                 publish_s = time.perf_counter() - began
                 peaks = [usage(pid).peak_bytes for pid in pids]
-    return ServingMemory(count, *at_rest, *peaks, start_s, publish_s)
+    return ServingMemory(
+        communities=count,
+        service_bytes=at_rest[0],
+        torrents_bytes=at_rest[1],
+        service_peak_bytes=peaks[0],
+        torrents_peak_bytes=peaks[1],
+        start_s=start_s,
+        publish_s=publish_s,
+    )
 
 
 def _copy(source: CommunityFolder, data_dir: Path, number: int) -> CommunityFolder:
