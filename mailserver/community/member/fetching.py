@@ -257,6 +257,7 @@ class Fetcher:
             fetched += Fetched(
                 imported=len(done.imported), messages=sum(done.imported.values()), refused=len(done.refused)
             )
+        await self._history.replace_whole()
         try:
             await on_disk(self._downloads.clear)
         except OSError as error:
