@@ -18,7 +18,7 @@ from pathlib import Path
 import uvloop
 
 from bench.communities_memory import measure_memory
-from bench.communities_results import Communities, FetchingRun, MakingRun
+from bench.communities_results import Communities, CommunitiesFailed, FetchingRun, MakingRun
 from bench.compaction import MASTER, family_usages
 from bench.data import Distribution, Topics, history
 from bench.targets import progress
@@ -60,10 +60,6 @@ _KEY = PrivateKey(bytes([7]) * 32)
 _LOOPBACK = TorrentSettings(listen=("127.0.0.1", 0), upload_bytes_s=0)
 
 
-class CommunitiesFailed(Exception):
-    """Something else was made, fetched or imported than there is."""
-
-
 @dataclass(frozen=True, slots=True)
 class CommunitySpec:
     """A community whose messages were created evenly over so many weeks, which have just ended."""
@@ -78,8 +74,7 @@ def measure_communities(arguments: argparse.Namespace) -> tuple[Communities, ...
     Args:
         arguments: `community_messages`, `community_weeks`, `served_communities` and `runs`.
     Raises:
-        NotServed: not all communities were seeded and announced.
-        CommunitiesFailed: not all was made, fetched or imported.
+        CommunitiesFailed: not all was made, fetched, imported or served.
     """
     spec, runs = CommunitySpec(arguments.community_messages, arguments.community_weeks), arguments.runs
     with tempfile.TemporaryDirectory(prefix="bench-communities-") as base:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.communities_results import ServingMemory
+from bench.communities_results import CommunitiesFailed, ServingMemory
 from bench.daemon import CommunitiesService, Daemon, usage
 from bench.targets import progress
 from mailserver.codec.keys import PrivateKey
@@ -30,10 +30,6 @@ _POLL_S = 0.2
 _PASSWORD = "bench"
 
 
-class NotServed(Exception):
-    """Not all communities were seeded and announced in time."""
-
-
 def measure_memory(source: CommunityFolder, count: int) -> ServingMemory:
     """Serve copies of a community of ours.
 
@@ -41,7 +37,7 @@ def measure_memory(source: CommunityFolder, count: int) -> ServingMemory:
         source: with two weeks at least.
         count: how many copies; MAX_SHOWN at most.
     Raises:
-        NotServed: some are not seeded and announced in time.
+        CommunitiesFailed: some are not seeded and announced in time.
     """
     assert 1 <= count <= MAX_SHOWN, "the record of what is served has no more"
     assert _weeks_of(source) <= MAX_WEEKS, "nor of weeks"
@@ -112,7 +108,7 @@ def _wait(holds: Callable[[], bool]) -> None:
     began = time.perf_counter()
     while not holds():
         if time.perf_counter() - began > LIMIT_S:
-            raise NotServed(f"not all communities were seeded and announced within {LIMIT_S:g} s")
+            raise CommunitiesFailed(f"not all communities were seeded and announced within {LIMIT_S:g} s")
         time.sleep(_POLL_S)
 
 

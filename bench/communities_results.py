@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 
 
+class CommunitiesFailed(Exception):
+    """Something else was made, fetched, imported or served than there is."""
+
+
 @dataclass(frozen=True, slots=True)
 class MakingRun:
     """One run that made all history archives in `local[2]`, `seconds` after `start_s`: Spark, and a small community to
