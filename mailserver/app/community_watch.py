@@ -152,16 +152,18 @@ class CommunityWatch:
         traffic = self._seen(id_text(folder.community), statistics, member.info_hash)
         try:
             known = await asyncio.to_thread(read_known, folder.history)
-        except StoreError as error:
-            known = Known((), None, None, None)
-            problem = str(error)
-        else:
             problem = known.problem or ""
+        except StoreError as error:
+            known, problem = Known((), None, None, None), str(error)
+        try:
+            offered = await asyncio.to_thread(member.offered)
+        except OSError as error:
+            offered, problem = None, f"cannot read {error.filename or folder.path}: {error.strerror or error}"
         return joined_progress(
             folder.community,
             known.archives,
             link=known.link,
-            is_offered=member.info_hash is not None,
+            offered=offered,
             traffic=traffic,
             problem=problem,
         )

@@ -139,7 +139,7 @@ def _joined_status(folder: MemberFolder, served: Served) -> JoinedStatus:
         folder.community,
         () if overview is None else overview.archives,
         link=None if overview is None else overview.link,
-        is_offered=False,
+        offered=None,
         traffic=_NO_TRAFFIC,
         problem="" if overview is None else overview.problem or "",
     )

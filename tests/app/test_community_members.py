@@ -37,10 +37,11 @@ def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(data_dir: Path, torrents: TorrentProcess) -> AsyncIterator[None]:
-    task = asyncio.create_task(Members(CommunitiesConfig(data_dir=data_dir), torrents, time.time).run())
+async def serving(data_dir: Path, torrents: TorrentProcess) -> AsyncIterator[Members]:
+    members = Members(CommunitiesConfig(data_dir=data_dir), torrents, time.time)
+    task = asyncio.create_task(members.run())
     try:
-        yield
+        yield members
     finally:
         task.cancel()
         await asyncio.wait([task])
@@ -79,7 +80,7 @@ async def test_community_that_is_left_is_not_seeded_any_more_and_its_history_sta
         running(tmp_path) as daemon,
         TorrentProcess(LOOPBACK) as owner,
         TorrentProcess(LOOPBACK) as torrents,
-        serving(tmp_path, torrents),
+        serving(tmp_path, torrents) as members,
     ):
         uri = await Seeded(owner, tmp_path / "owner").publish(weeks(4, 5))
         await post(daemon.enode, [await announcement(uri, now_ms())])
@@ -99,6 +100,8 @@ async def test_community_that_is_left_is_not_seeded_any_more_and_its_history_sta
             assert ["downloaded=2" in text for text in fetched()] == [True, False]  # nothing twice
             (again,) = (await torrents.statistics()).torrents
             assert again.held < again.pieces  # no more than the index
+            (member,) = members.members.values()
+            assert member.offered() == set()
 
 
 async def test_community_that_announces_the_torrent_of_another_is_refused_and_harms_nobody(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def test_status_says_what_serve_does_while_it_runs(history: Path, capsys: pytest
         COMMUNITY,
         read_overview(membership(history, COMMUNITY).history).archives,
         link=None,
-        is_offered=True,
+        offered=range(1),
         traffic=TorrentTraffic(peers=2, uploaded_bytes=2048, downloaded_bytes=5),
         problem="",
     )

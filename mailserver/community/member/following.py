@@ -79,6 +79,10 @@ class Member:
         torrent = self._fetcher.torrent
         return None if torrent is None else torrent.info_hash
 
+    def offered(self) -> set[int] | None:
+        """Which pieces of its torrent peers get from us: see `Fetcher.offered`."""
+        return self._fetcher.offered()
+
     async def follow(self, on_progress: OnProgress) -> None:
         """Ask mailservers, listen to them, and fetch. Only cancelling ends this.
 
