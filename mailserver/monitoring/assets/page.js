@@ -276,16 +276,17 @@ function showCommunity(community) {
   if (community.late_weeks) box.append(element("p", `weeks without an archive: ${community.late_weeks}`, "warn"));
   if (problem) box.append(element("p", problem, "warn"));
   const yes = (value) => (value ? "yes" : "no");
-  const often = (week) => (week.fetched_times === null ? "" : ` (${shown(week.fetched_times, "count")}\u00d7)`);
-  const last = (week) => (week.fetched_at === null ? "-" : shown(week.fetched_at, "moment").slice(0, 10));
+  const fetched = (week) => (week.fetched_times ? `${shown(week.fetched_times, "count")}\u00d7` : yes(week.fetched));
+  const last = Math.max(...community.weeks.map((week) => week.fetched_at ?? 0));
+  if (last > 0) box.append(element("p", `last fetched from us ${shown(last, "moment")}`));
   const weeks = community.weeks.map((week) =>
     row([shown(week.lower, "moment").slice(0, 10), shown(week.archives, "count"), yes(week.distributed),
-      yes(week.seeding), yes(week.fetched) + often(week), last(week)]));
+      yes(week.seeding), fetched(week)]));
   const head = document.createElement("thead");
-  head.append(row(["Week from", "archives", "distributed", "seeding", "fetched", "last"]));
+  head.append(row(["Week from", "archives", "distributed", "seeding", "fetched"]));
   const body = document.createElement("tbody");
   body.append(...weeks.reverse());
-  if (!weeks.length) body.append(row(["no archive yet", "", "", "", "", ""]));
+  if (!weeks.length) body.append(row(["no archive yet", "", "", "", ""]));
   const table = element("table", "", "figures weeks");
   table.append(head, body);
   box.append(table);
