@@ -27,7 +27,8 @@ from bench.arguments import parse_arguments
 from bench.busy import FLAGS as BUSY_FLAGS
 from bench.busy import QUESTION as BUSY_QUESTION
 from bench.busy import BusySpec, measure_busy
-from bench.communities import CommunitiesFailed, measure_communities
+from bench.communities import measure_communities
+from bench.communities_results import CommunitiesFailed
 from bench.compaction import CompactionFailed, measure_compaction, measure_plain_export
 from bench.daemon import Daemon, DaemonFailed
 from bench.data import Distribution, Sizes, Topics

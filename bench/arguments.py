@@ -10,6 +10,7 @@ from bench.data import Distribution, Sizes
 from mailserver.app.config import Config
 from mailserver.codec.keys import Enode
 from mailserver.errors import DecodeError
+from mailserver.handoff.communities import MAX_SHOWN
 
 PARTS = (
     "ingest",
@@ -63,6 +64,7 @@ QUICK: dict[str, Any] = {
     "sent_messages": 32,
     "community_messages": 2000,
     "community_weeks": 4,
+    "served_communities": [1, 2],
 }
 """What --quick sets, where it is not given."""
 
@@ -93,6 +95,7 @@ DEFAULTS: dict[str, Any] = {
     "sent_messages": 1000,
     "community_messages": 500_000,
     "community_weeks": 52,
+    "served_communities": [1, 10, 100],
 }
 
 
@@ -114,6 +117,13 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         metavar="N",
         help=f"envelopes in the store that is searched, {HISTORY_ENVELOPES:,} for each {HISTORY_DAYS} days; several: "
         f"one store after the other, and the last is compacted (default: {DEFAULTS['envelopes'][0]:,})",
+    )
+    parser.add_argument(
+        "--served-communities",
+        type=_positive,
+        nargs="+",
+        metavar="N",
+        help=f"how many are served while memory is looked at, {MAX_SHOWN} at most; several: one after the other",
     )
     parser.add_argument(
         "--density",

@@ -13,6 +13,10 @@ HELLO first, and again whenever its terms have changed:
 The gateway says nothing but
 
     POST       request id (8), the envelope (the rest)
+
+The service for communities is served as a gateway is, but says first what it is. Nothing live is sent to it afterwards:
+
+    POSTS_ONLY (nothing)
 """
 
 import math
@@ -51,10 +55,11 @@ class Kind(IntEnum):
     STORED = 0x03
     REFUSED = 0x04
     POST = 0x10
+    POSTS_ONLY = 0x11
 
 
 OF_DAEMON = frozenset({Kind.HELLO, Kind.ENVELOPES, Kind.MISSED, Kind.STORED, Kind.REFUSED})
-OF_GATEWAY = frozenset({Kind.POST})
+OF_GATEWAY = frozenset({Kind.POST, Kind.POSTS_ONLY})
 """Which frames each side sends."""
 
 
@@ -184,7 +189,16 @@ class Post:
         return _frame(Kind.POST, _NUMBER.pack(self.request_id), self.raw)
 
 
-Frame = Hello | Envelopes | Missed | Stored | Refused | Post
+@dataclass(frozen=True, slots=True)
+class PostsOnly:
+    """The other side is no gateway: it posts, and wants nothing live."""
+
+    def encode(self) -> bytes:
+        """The frame."""
+        return _frame(Kind.POSTS_ONLY)
+
+
+Frame = Hello | Envelopes | Missed | Stored | Refused | Post | PostsOnly
 
 _HEAD = struct.Struct(">I B")
 _LENGTH = struct.Struct(">I")
@@ -201,6 +215,7 @@ MAX_BODY_BYTES = {
     Kind.STORED: _NUMBER.size,
     Kind.REFUSED: _REFUSED.size,
     Kind.POST: _NUMBER.size + MAX_ENVELOPE_BYTES,
+    Kind.POSTS_ONLY: 0,
 }
 """The longest body of each kind."""
 
@@ -341,6 +356,11 @@ def _decode_post(body: bytes) -> Post:
     return Post(_number(body[: _NUMBER.size]), body[_NUMBER.size :])
 
 
+def _decode_posts_only(body: bytes) -> PostsOnly:
+    assert not body, "MAX_BODY_BYTES says so"
+    return PostsOnly()
+
+
 _DECODERS: dict[Kind, Callable[[bytes], Frame]] = {
     Kind.HELLO: _decode_hello,
     Kind.ENVELOPES: _decode_envelopes,
@@ -348,4 +368,5 @@ _DECODERS: dict[Kind, Callable[[bytes], Frame]] = {
     Kind.STORED: _decode_stored,
     Kind.REFUSED: _decode_refused,
     Kind.POST: _decode_post,
+    Kind.POSTS_ONLY: _decode_posts_only,
 }

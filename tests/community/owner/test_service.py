@@ -336,7 +336,7 @@ async def test_weeks_that_ended_without_an_archive_are_late_from_the_newest_arch
 
     assert (before.late_weeks, before.weeks, before.is_seeding, before.announced_at) == (2, (), None, None)
     assert (after.late_weeks, after.is_seeding, after.announced_at) == (1, True, clock.now)
-    assert after.weeks == (Week(*week(0), 1, is_distributed=True, is_seeding=True, is_fetched=None),)
+    assert after.weeks == (Week(*week(0), 1, is_distributed=True, is_seeding=True, is_fetched=False, fetched_times=0),)
     assert (off.late_weeks, off.is_seeding) == (0, None)
 
 
