@@ -54,15 +54,19 @@ MINUTES = (
     "tests/faults/test_kills.py",
     "tests/bench/test_bench.py",
     "tests/faults/test_power.py",
-    "tests/integration/test_cluster.py",
+    "tests/spark_export/test_service.py",
+    "tests/faults/test_network.py",
     "tests/soak/",
+    "tests/integration/test_cluster.py",
+    "tests/spark_export/test_s3_publishing.py",
+    "tests/gateway/test_hostile.py",
+    "tests/store/test_comparison.py",
     "tests/faults/",
     "tests/fuzz/",
     "tests/crowd/",
-    "tests/gateway/test_hostile.py",
     "tests/docs/",
 )
-"""Files and folders whose tests take minutes; they come next, in this order."""
+"""Files and folders whose tests take the better part of a minute, or several; they come next, in this order."""
 
 LONGEST_FIRST = ("spark", "fuzz", "browser", "integration", "slow")
 """Markers of other long tests, in the order in which they run. Tests without any of these markers come last."""
