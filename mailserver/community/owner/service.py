@@ -7,11 +7,12 @@ logged when it is new, is among the `problems`, and is tried again at the next l
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mailserver.codec.keys import PrivateKey
+from mailserver.communities.deployed_format import opened_by_one_of
 from mailserver.communities.index import SPEC
 from mailserver.communities.progress import CommunityProgress
 from mailserver.communities.ranges import ended_ranges
@@ -25,7 +26,7 @@ from mailserver.community.owner.record import Community, CommunityError
 from mailserver.community.owner.sent import SentPieces
 from mailserver.errors import DecodeError, StoreError
 from mailserver.feed_socket.client import FeedClient
-from mailserver.store.arrivals import ArrivalLog, OtherStore
+from mailserver.store.arrivals import ArrivalLog, ArrivedEnvelope, OtherStore
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.torrents.client import TorrentProcess
 from mailserver.torrents.magnet import Address, MagnetLink
@@ -315,7 +316,8 @@ class OwnerService:
             for each in of_store:
                 if each.holdings.progress.arrival < arrived.end:
                     assert each.record is not None, "it is on"
-                    await each.holdings.take(envelopes, arrived.end, each.record.topics, now)
+                    of_it = await asyncio.to_thread(_messages_of, each.record, envelopes)
+                    await each.holdings.take(of_it, arrived.end, each.record.topics, now)
 
 
 async def _problem_of(work: Awaitable[None]) -> str:
@@ -332,3 +334,12 @@ def _changed(before: str, now: str, folder: CommunityFolder | None = None) -> st
     if now and now != before:
         log.error("community not served community=%s error=%r", "-" if folder is None else folder.path.name, now)
     return now
+
+
+def _messages_of(community: Community, arrived: Sequence[ArrivedEnvelope]) -> Sequence[ArrivedEnvelope]:
+    """Those that may be messages of a community. In the format of status-go these are the ones that a key of their
+    channel opens: no other is ever archived, and anybody may post on its topics."""
+    if community.format_name == SPEC:
+        return arrived
+    keys = community.keys
+    return [each for each in arrived if opened_by_one_of(keys.get(each.envelope.topic, ()), each.envelope) is not None]
