@@ -49,11 +49,12 @@ class Noted(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def open_own_store(
-    data_dir: Path, network_topic: str, url: str = "", *, reindex: bool = False
+    data_dir: Path, network_topic: str, url: str = "", *, reindex: bool = False, is_first: bool = True
 ) -> AsyncIterator[StoreWithIds]:
     """Open the store of a data directory whose lock we hold.
 
     Args:
+        is_first: whether this process notes which store there is, and how far it was seen. Of several, one does.
         url: that of the database that it is in; "": it is a file.
         network_topic: to which the message ids of envelopes belong.
         reindex: whether it may be another than before. Then all ids are made anew, while the store is in use.
@@ -63,7 +64,7 @@ async def open_own_store(
         StoreError: it cannot be opened.
     """
     if url:
-        async with _open_in_database(data_dir, network_topic, url, reindex=reindex) as in_database:
+        async with _open_in_database(data_dir, network_topic, url, reindex=reindex, is_first=is_first) as in_database:
             yield in_database
         return
     _check_it_is_left(data_dir)
@@ -136,7 +137,7 @@ def check_driver() -> None:
 
 @contextlib.asynccontextmanager
 async def _open_in_database(
-    data_dir: Path, network_topic: str, url: str, *, reindex: bool
+    data_dir: Path, network_topic: str, url: str, *, reindex: bool, is_first: bool
 ) -> AsyncIterator[StoreWithIds]:
     check_driver()
     from mailserver.store.postgres.migration import NoStore  # noqa: PLC0415 - asyncpg is in an extra
@@ -161,6 +162,9 @@ async def _open_in_database(
                 f"{error}, but there was a store before: name the right database or restore a backup; "
                 f"to begin with an empty one, delete {' and '.join(signs)}"
             ) from error
+        if not is_first:
+            yield store
+            return
         note.write(await _seen_of(store))
         closing = asyncio.Event()
         following = asyncio.create_task(note.follow(store, closing), name="record of the store")
