@@ -50,7 +50,9 @@ from mailserver.monitoring.watch import Watch
 from mailserver.net.dialer import StaticPeers
 from mailserver.peers.node import Node
 from mailserver.store.message_ids import StoreWithIds
+from mailserver.store.sqlite.store import SqliteStore
 from mailserver.waku.acceptance import Acceptance
+from mailserver.worker_socket.server import WriterServer
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,7 @@ async def run_daemon(config: Config, reload: Reload, clock: Clock = time.time, *
         async with (
             open_own_store(config.data_dir, config.network_topic, config.store, is_first=is_first) as store,
             look_after(config, settings, store, metrics, clock, is_first=is_first, failed=stop.set) as upkeep,
+            _store_for_others(config, store, worker),
             _answer(config, store, metrics, failed=stop.set) as history,
             _serve(
                 config, key, store, history, settings.acceptance, upkeep, metrics, clock, worker, failed=stop.set
@@ -166,6 +169,21 @@ async def _serve(
             static_peers.stop()
             await _say_goodbye(server)
             await static_peers.join()
+
+
+@contextlib.asynccontextmanager
+async def _store_for_others(config: Config, store: StoreWithIds, worker: Worker | None) -> AsyncIterator[None]:
+    """Store what other workers take in, if we are the one that writes a file for all."""
+    if worker is None or worker.number or not isinstance(store, SqliteStore):
+        yield
+        return
+    writer = WriterServer(store)
+    store.share(writer.others, writer.tell)
+    await writer.start(config.data_dir)
+    try:
+        yield
+    finally:
+        await writer.stop()
 
 
 @contextlib.asynccontextmanager

@@ -17,10 +17,10 @@ The gateway says nothing but
 
 import math
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from mailserver.errors import DecodeError
 from mailserver.ids.muid import MAX_NETWORK_TOPIC_BYTES
@@ -51,11 +51,6 @@ class Kind(IntEnum):
     STORED = 0x03
     REFUSED = 0x04
     POST = 0x10
-
-
-OF_DAEMON = frozenset({Kind.HELLO, Kind.ENVELOPES, Kind.MISSED, Kind.STORED, Kind.REFUSED})
-OF_GATEWAY = frozenset({Kind.POST})
-"""Which frames each side sends."""
 
 
 class Refusal(Enum):
@@ -122,7 +117,7 @@ class Hello:
         topics = terms.topics
         listed = b"" if topics is None else _COUNT.pack(len(topics)) + b"".join(sorted(topics))
         head = _HELLO.pack(VERSION, terms.min_pow, terms.max_envelope_bytes, topics is None)
-        return _frame(Kind.HELLO, head, listed, terms.network_topic.encode("utf-8", "surrogateescape"))
+        return encode_frame(Kind.HELLO, head, listed, terms.network_topic.encode("utf-8", "surrogateescape"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +129,7 @@ class Envelopes:
     def encode(self) -> bytes:
         """The frame."""
         parts = (part for hash_, raw in self.envelopes for part in (hash_, _LENGTH.pack(len(raw)), raw))
-        return _frame(Kind.ENVELOPES, *parts)
+        return encode_frame(Kind.ENVELOPES, *parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +140,7 @@ class Missed:
 
     def encode(self) -> bytes:
         """The frame."""
-        return _frame(Kind.MISSED, _NUMBER.pack(self.count))
+        return encode_frame(Kind.MISSED, _NUMBER.pack(self.count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +151,7 @@ class Stored:
 
     def encode(self) -> bytes:
         """The frame."""
-        return _frame(Kind.STORED, _NUMBER.pack(self.request_id))
+        return encode_frame(Kind.STORED, _NUMBER.pack(self.request_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +163,7 @@ class Refused:
 
     def encode(self) -> bytes:
         """The frame."""
-        return _frame(Kind.REFUSED, _REFUSED.pack(self.request_id, self.refusal.value))
+        return encode_frame(Kind.REFUSED, _REFUSED.pack(self.request_id, self.refusal.value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +175,7 @@ class Post:
 
     def encode(self) -> bytes:
         """The frame."""
-        return _frame(Kind.POST, _NUMBER.pack(self.request_id), self.raw)
+        return encode_frame(Kind.POST, _NUMBER.pack(self.request_id), self.raw)
 
 
 Frame = Hello | Envelopes | Missed | Stored | Refused | Post
@@ -218,10 +213,20 @@ def cut_batches(envelopes: Iterable[FeedEnvelope]) -> Iterator[Envelopes]:
         yield Envelopes(tuple(batch))
 
 
-class FrameReader:
+F = TypeVar("F")
+
+
+class FrameKind(NamedTuple, Generic[F]):
+    """How long the body of a kind of frame may be, and what decodes it, or raises DecodeError."""
+
+    max_body_bytes: int
+    decode: Callable[[bytes], F]
+
+
+class FrameReader(Generic[F]):
     """Frames of the other side, out of bytes that come in pieces of any length."""
 
-    def __init__(self, kinds: Collection[Kind]) -> None:
+    def __init__(self, kinds: Mapping[int, FrameKind[F]]) -> None:
         """Begin before the first frame.
 
         Args:
@@ -230,7 +235,7 @@ class FrameReader:
         self._kinds = kinds
         self._data = bytearray()
 
-    def receive_data(self, data: bytes) -> list[Frame]:
+    def receive_data(self, data: bytes) -> list[F]:
         """Take bytes; return the frames that end in them.
 
         Raises:
@@ -238,24 +243,26 @@ class FrameReader:
                 read.
         """
         self._data += data
-        frames: list[Frame] = []
+        frames: list[F] = []
         at = 0
         while len(self._data) - at >= _HEAD.size:
             length, kind = _HEAD.unpack_from(self._data, at)
-            if kind not in self._kinds:
+            known = self._kinds.get(kind)
+            if known is None:
                 raise DecodeError("frame is of an unknown kind", got=kind)
-            if not 1 <= length <= 1 + MAX_BODY_BYTES[kind]:
-                raise DecodeError("frame is too long or too short", got=length, limit=1 + MAX_BODY_BYTES[kind])
+            if not 1 <= length <= 1 + known.max_body_bytes:
+                raise DecodeError("frame is too long or too short", got=length, limit=1 + known.max_body_bytes)
             stop = at + _LENGTH.size + length
             if stop > len(self._data):
                 break
-            frames.append(_DECODERS[kind](bytes(memoryview(self._data)[at + _HEAD.size : stop])))
+            frames.append(known.decode(bytes(memoryview(self._data)[at + _HEAD.size : stop])))
             at = stop
         del self._data[:at]
         return frames
 
 
-def _frame(kind: Kind, *parts: bytes) -> bytes:
+def encode_frame(kind: int, *parts: bytes) -> bytes:
+    """A frame, of the parts of its body."""
     return b"".join((_HEAD.pack(1 + sum(map(len, parts)), kind), *parts))
 
 
@@ -348,3 +355,10 @@ _DECODERS: dict[Kind, Callable[[bytes], Frame]] = {
     Kind.REFUSED: _decode_refused,
     Kind.POST: _decode_post,
 }
+
+OF_DAEMON: dict[int, FrameKind[Frame]] = {
+    kind: FrameKind(MAX_BODY_BYTES[kind], _DECODERS[kind])
+    for kind in (Kind.HELLO, Kind.ENVELOPES, Kind.MISSED, Kind.STORED, Kind.REFUSED)
+}
+OF_GATEWAY: dict[int, FrameKind[Frame]] = {Kind.POST: FrameKind(MAX_BODY_BYTES[Kind.POST], _DECODERS[Kind.POST])}
+"""Which frames each side sends."""

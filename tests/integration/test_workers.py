@@ -24,7 +24,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
-ENGINES = ("postgres",)
+ENGINES = ("sqlite", "postgres")
 
 
 @pytest.fixture(params=ENGINES)
