@@ -271,6 +271,10 @@ def test_what_keeps_it_from_starting_is_said_once(tmp_path: Path) -> None:
         assert failed(tmp_path / "a", "--store", url, "--listen", address).endswith(
             f"cannot listen on {address}: Address already in use"
         )
+    port = free_ports(2)
+    with socket.create_server(("127.0.0.1", port + 1)):  # that of worker 1
+        said = failed(tmp_path / "d", "--store", url, "--metrics", f"127.0.0.1:{port}")
+        assert said.endswith(f"cannot listen on 127.0.0.1:{port + 1}: Address already in use")
     assert "cannot open the store" in failed(tmp_path / "b", "--store", "postgresql:///none?host=/nowhere")
     with running_workers(tmp_path / "c", 2, "--store", url) as daemon:
         assert "uses the data directory" in failed(tmp_path / "c", "--store", url)

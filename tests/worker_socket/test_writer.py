@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import sqlite3
 from collections.abc import AsyncIterator, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.worker_socket import live_queue
 from mailserver.worker_socket import server as server_module
 from mailserver.worker_socket.client import RemoteWriter, open_remote_writer
-from mailserver.worker_socket.frames import WORKERS_FILE
+from mailserver.worker_socket.frames import WORKERS_FILE, Put
 from mailserver.worker_socket.live_queue import LiveQueue
 from mailserver.worker_socket.server import WriterServer
 from tests.mailservers import NOW, make_envelope, make_envelopes, make_large_envelopes, stored
@@ -280,6 +281,54 @@ async def test_live_envelopes_beyond_the_bound_are_left_out_and_counted(monkeypa
     monkeypatch.setattr(live_queue, "MAX_BYTES", 0)
     queue.add([])
     assert queue.missed == 0
+
+
+async def test_worker_that_is_too_slow_is_told_how_many_it_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_queue, "MAX_ENVELOPES", 10)
+    server = WriterServer(Slow())
+    await server.start(tmp_path)
+    async with open_remote_writer(tmp_path) as writer:
+        with pytest.raises(StoreError, match="the disk is full"):
+            await writer.touch()  # so it is served
+        server.tell(rows(25))
+
+        assert await writer.others.read() == [row.raw for row in rows(25)[15:]]
+        assert writer.others.missed == 15
+    await server.stop()
+
+
+async def test_worker_that_reads_nothing_is_hung_up_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(server_module, "WRITE_TIMEOUT_S", 0.05)
+    server = WriterServer(Slow())
+    await server.start(tmp_path)
+    reader, writer = await asyncio.open_unix_connection(str(tmp_path / WORKERS_FILE), limit=1)
+    writer.write(Put(1, 0, is_live=False, envelopes=()).encode())
+    await reader.readexactly(1)  # so it is served
+
+    server.tell([stored(envelope) for envelope in make_large_envelopes(10, 500_000)])
+
+    await until(lambda: "it read nothing for 0.05 s" in caplog.text)
+    writer.close()
+    await server.stop()
+
+
+async def test_fault_of_ours_ends_the_connection_of_one_worker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow()
+    monkeypatch.setattr(slow, "touch", lambda: 1 / 0)
+    server = WriterServer(slow)
+    await server.start(tmp_path)
+    async with open_remote_writer(tmp_path) as writer:
+        with pytest.raises(StoreError, match="is not there"):
+            await writer.touch()
+        await until(lambda: "internal error in serving a worker" in caplog.text)
+    await server.stop()
 
 
 async def test_start_does_not_wait_forever_for_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
