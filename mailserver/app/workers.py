@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 
 from mailserver.app.config import Config, parse_address
+from mailserver.app.logs import LogFormat, set_up_logging
 from mailserver.app.process import listening_refused
 from mailserver.app.worker_places import Places
 from mailserver.data_dir.folder import load_or_make_key, locked
@@ -186,6 +187,7 @@ class _Supervisor:
         """Have the workers reload, and start later ones with the same settings. What is wrong with them, they say."""
         with contextlib.suppress(ConfigError):
             self.config = with_reloaded(self.config, self.reload())
+            set_up_logging(self.config.log_level, LogFormat(self.config.log_format))
         self._places.reload()
 
 

@@ -6,18 +6,22 @@ import os
 import re
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from mailserver.client.sealing import seal_envelope
 from mailserver.net.shared_port import index_of
+from mailserver.waku.payload import key_from_password
 from tests.faults.disk_client import ready
 from tests.integration.conversations import Flood, everything, fresh, messages, serves
 from tests.integration.daemons import DEADLINE_S, Daemon, run_command, running_daemon
 from tests.integration.peers import Peers, connected_from
-from tests.integration.test_others import post
+from tests.integration.test_others import call, post
 from tests.integration.test_relay import WANTS_ALL, WANTS_NOTHING, Listening, live_envelope
+from tests.mailservers import NEWS
 from tests.raw_peer import Hangup, RawPeer
 from tests.store.postgres.server import new_schema, shared_server
 from tests.waiting import until
@@ -104,6 +108,35 @@ async def test_peers_of_each_worker_get_once_what_is_posted_at_any(
             assert sorted(await everything(await peers.join(daemon, "reader", source=source))) == expected
         for worker in range(count):
             assert sum("peer connected" in line and line.endswith(f"worker={worker}") for line in daemon.lines) == 3
+        assert await stop(daemon) == 0
+
+
+async def test_applications_at_the_first_worker_have_to_do_with_peers_of_all(
+    store: tuple[str, ...], tmp_path: Path, peers: Peers
+) -> None:
+    with running_workers(tmp_path, 2, *store, "--rpc", "127.0.0.1:0") as daemon:
+        listener = Listening(await peers.join(daemon, "listener", WANTS_ALL, source=source_of(1, 2)))
+        sender = await peers.join(daemon, "sender", WANTS_NOTHING, source=source_of(1, 2))
+        key = call(daemon, "waku_generateSymKeyFromPassword", "news")
+        wanted = call(daemon, "waku_newMessageFilter", {"symKeyID": key, "topics": ["0x9acb0442"]})
+        password = key_from_password("news")
+        sealed = await seal_envelope(b"hello", password, NEWS, ttl=30, min_pow=0.002, now=int(time.time()))
+        await post(sender, sealed)
+
+        message = {"symKeyID": key, "ttl": 30, "topic": "0x9acb0442", "payload": "0xcafe", "powTarget": 0.002}
+        assert call(daemon, "waku_post", {**message, "powTime": 5})
+        found: list[str] = []
+        async with asyncio.timeout(DEADLINE_S):
+            while len(found) < 2:
+                messages = await asyncio.to_thread(call, daemon, "waku_getFilterMessages", wanted)
+                found += [each["payload"] for each in messages]
+        last = live_envelope(1)
+        await post(sender, last)
+        await listener.hear_until(last)
+
+        assert sorted(found) == ["0x" + b"hello".hex(), "0xcafe"]
+        assert len(listener.heard) == 3
+        assert {sealed.raw, last.raw} < set(listener.heard)
         assert await stop(daemon) == 0
 
 
