@@ -137,7 +137,8 @@ def _schema(url: str) -> Iterator[str]:
 
 
 def _psql(url: str, statement: str) -> None:
-    subprocess.run(["psql", url, "-qc", statement], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    quiet = ["-q", "-c", "SET client_min_messages = warning", "-c", statement]
+    subprocess.run(["psql", url, *quiet], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":
