@@ -47,9 +47,9 @@ MAX_CAUSE_BYTES = 1024
 class WorkerKind(IntEnum):
     """What a frame is, besides those of the feed."""
 
-    NOT_STORED = 0x05
-    PUT = 0x11
-    INDEX = 0x12
+    NOT_STORED = 0x20
+    PUT = 0x21
+    INDEX = 0x22
 
 
 @dataclass(frozen=True, slots=True)
