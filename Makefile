@@ -24,7 +24,7 @@ DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # two installs must not meet in one .venv
-.PHONY: run postgres gateway community compact test unit others coverage floors dev check docs site page demo faults fuzz soak crowd bench java node lock audit clean help anew
+.PHONY: run postgres gateway community compact test unit others compiled coverage floors dev check docs site page demo faults fuzz soak crowd bench java node lock audit clean help anew
 
 run: $(RUNTIME) ## start the mailserver: make run ARGS="--config FILE"
 	@$(BIN)/waku-mailserver run $(ARGS)
@@ -66,6 +66,10 @@ unit: $(DEV) ## run the unit tests: two minutes
 
 others: java $(DEV) ## run all other tests: daemons, Spark, containers, faults
 	@$(PYTEST) -n $(WORKERS) -m "not ($(UNIT))" $(MEASURED)
+
+# What is wrong with tests that cannot be collected, `make test` says.
+compiled: $(DEV) ## compile the tests as pytest does, so that processes that share them need not
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true
 
 coverage: ## run the tests; a package of which they run less than tests/coverage_floors.py says is an error
 	@$(MAKE) --silent test MEASURED="--cov --cov-report="

@@ -27,7 +27,8 @@ from bench.arguments import parse_arguments
 from bench.busy import FLAGS as BUSY_FLAGS
 from bench.busy import QUESTION as BUSY_QUESTION
 from bench.busy import BusySpec, measure_busy
-from bench.communities import CommunitiesFailed, measure_communities
+from bench.communities import measure_communities
+from bench.communities_results import CommunitiesFailed
 from bench.compaction import CompactionFailed, measure_compaction, measure_plain_export
 from bench.daemon import Daemon, DaemonFailed
 from bench.data import Distribution, Sizes, Topics
@@ -38,9 +39,11 @@ from bench.gateway_results import GatewayResults
 from bench.handshakes import HandshakesSpec, measure_handshakes
 from bench.helper import HelperFailed
 from bench.history import QUESTIONS, HistoryFailed, measure_history
+from bench.history_results import History
 from bench.idle import IdleSpec, measure_idle
 from bench.ingest import IngestFailed, measure_ingest
 from bench.plot import draw_growth
+from bench.postgres import measure_postgres
 from bench.relay import INTERESTS, RelayFailed, RelaySpec, measure_relay
 from bench.report import as_json, as_text
 from bench.results import (
@@ -51,7 +54,6 @@ from bench.results import (
     Environment,
     Flood,
     Handshakes,
-    History,
     Idle,
     Ingest,
     PlainExport,
@@ -132,21 +134,16 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
     relays = tuple(_measure_relay(arguments, topics)) if "relay" in arguments.parts else ()
     handshakes = (_measure_handshakes(arguments),) if "handshakes" in arguments.parts else ()
     idle = (_measure_idle(arguments),) if "idle" in arguments.parts and is_ours else ()
-    floods: tuple[Flood, ...] = ()
-    if "flood" in arguments.parts and is_ours:
-        floods = _measure_flood(arguments, topics)
+    floods = _measure_flood(arguments, topics) if "flood" in arguments.parts and is_ours else ()
     compactions: tuple[Compaction, ...] = ()
     plain_exports: tuple[PlainExport, ...] = ()
     if "compaction" in arguments.parts and is_ours:
         compactions, plain_exports = _measure_compactions(arguments, topics)
-    archives: tuple[ArchiveHistory, ...] = ()
-    if "archive" in arguments.parts and is_ours:
-        archives = tuple(_measure_archives(arguments, topics))
-    syncs: tuple[Sync, ...] = ()
-    if "sync" in arguments.parts and is_ours:
-        syncs = tuple(_measure_syncs(arguments, topics))
+    archives = tuple(_measure_archives(arguments, topics)) if "archive" in arguments.parts and is_ours else ()
+    syncs = tuple(_measure_syncs(arguments, topics)) if "sync" in arguments.parts and is_ours else ()
     gateways = (_measure_gateway(arguments, topics),) if "gateway" in arguments.parts and is_ours else ()
     communities = measure_communities(arguments) if "communities" in arguments.parts and is_ours else ()
+    postgres = measure_postgres(arguments, topics) if "postgres" in arguments.parts and is_ours else None
     environment = Environment(
         measured_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         python=platform.python_version(),
@@ -171,6 +168,7 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
         syncs,
         gateways,
         communities,
+        postgres,
     )
 
 

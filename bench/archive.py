@@ -22,8 +22,9 @@ from bench.compaction import LATER_S, MASTER, CompactionFailed
 from bench.daemon import Daemon, usage
 from bench.data import SPREAD_S, Topics
 from bench.history import DAY_S, PAGE_LIMIT, QUESTIONS, Asker, Question, measure_history
+from bench.history_results import History, HistoryRun
 from bench.ingest import measure_ingest
-from bench.results import ArchiveHistory, History, HistoryRun
+from bench.results import ArchiveHistory
 from bench.store import FilledStore
 from bench.wire import connect
 from mailserver.mail.request import MailRequest, RequestId

@@ -10,6 +10,7 @@ from bench.data import Distribution, Sizes
 from mailserver.app.config import Config
 from mailserver.codec.keys import Enode
 from mailserver.errors import DecodeError
+from mailserver.handoff.communities import MAX_SHOWN
 
 PARTS = (
     "ingest",
@@ -25,6 +26,11 @@ PARTS = (
     "gateway",
     "communities",
 )
+BY_NAME = ("postgres",)
+"""Parts that are measured only if they are named: they need what not every machine has."""
+
+PARTS_HELP = f"any of {', '.join(PARTS)} (default: all), and {', '.join(BY_NAME)}, which needs PostgreSQL"
+
 HISTORY_DAYS = 30
 HISTORY_ENVELOPES = 1_000_000
 """A store has so many of so many days; a larger one goes back further, so that the same questions find as much."""
@@ -58,6 +64,7 @@ QUICK: dict[str, Any] = {
     "sent_messages": 32,
     "community_messages": 2000,
     "community_weeks": 4,
+    "served_communities": [1, 2],
 }
 """What --quick sets, where it is not given."""
 
@@ -88,6 +95,7 @@ DEFAULTS: dict[str, Any] = {
     "sent_messages": 1000,
     "community_messages": 500_000,
     "community_weeks": 52,
+    "served_communities": [1, 10, 100],
 }
 
 
@@ -98,7 +106,7 @@ STRANGER = {"ingest_envelopes": 30_000}
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Read it; what is not given has its default. Ends the process where it is not understood."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure a mailserver over the wire.")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=PARTS_HELP)
     parser.add_argument("--quick", action="store_true", help="a few envelopes, one run: shows that it works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all runs there")
     _add_number(parser, "runs", "runs of each measurement; medians are shown; the flood is run once")
@@ -109,6 +117,13 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         metavar="N",
         help=f"envelopes in the store that is searched, {HISTORY_ENVELOPES:,} for each {HISTORY_DAYS} days; several: "
         f"one store after the other, and the last is compacted (default: {DEFAULTS['envelopes'][0]:,})",
+    )
+    parser.add_argument(
+        "--served-communities",
+        type=_positive,
+        nargs="+",
+        metavar="N",
+        help=f"how many are served while memory is looked at, {MAX_SHOWN} at most; several: one after the other",
     )
     parser.add_argument(
         "--density",
@@ -174,8 +189,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--password", default=Config().password, help="the mailserver's (default: %(default)s)")
     arguments = parser.parse_args(argv)
     for part in arguments.parts:
-        if part not in PARTS:
-            parser.error(f"{part!r} is none of {', '.join(PARTS)}")
+        if part not in (*PARTS, *BY_NAME):
+            parser.error(f"{part!r} is none of {', '.join((*PARTS, *BY_NAME))}")
     arguments.parts = arguments.parts or PARTS
     if arguments.beside_ours and arguments.enode is None:
         parser.error("--beside-ours is for an --enode: without one, ours alone is measured")

@@ -12,12 +12,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import uvloop
 
-from bench.communities_results import Communities, FetchingRun, MakingRun
+from bench.communities_memory import measure_memory
+from bench.communities_results import Communities, CommunitiesFailed, FetchingRun, MakingRun
 from bench.compaction import MASTER, family_usages
 from bench.data import Distribution, Topics, history
 from bench.targets import progress
@@ -59,10 +60,6 @@ _KEY = PrivateKey(bytes([7]) * 32)
 _LOOPBACK = TorrentSettings(listen=("127.0.0.1", 0), upload_bytes_s=0)
 
 
-class CommunitiesFailed(Exception):
-    """Something else was made, fetched or imported than there is."""
-
-
 @dataclass(frozen=True, slots=True)
 class CommunitySpec:
     """A community whose messages were created evenly over so many weeks, which have just ended."""
@@ -72,12 +69,12 @@ class CommunitySpec:
 
 
 def measure_communities(arguments: argparse.Namespace) -> tuple[Communities, ...]:
-    """Make a community's archives `runs` times, read an index, and fetch and import a part of the archives.
+    """Make a community's archives `runs` times, read an index, fetch and import a part of the archives, serve copies.
 
     Args:
-        arguments: `community_messages`, `community_weeks` and `runs`.
+        arguments: `community_messages`, `community_weeks`, `served_communities` and `runs`.
     Raises:
-        CommunitiesFailed: not all was made, fetched or imported.
+        CommunitiesFailed: not all was made, fetched, imported or served.
     """
     spec, runs = CommunitySpec(arguments.community_messages, arguments.community_weeks), arguments.runs
     with tempfile.TemporaryDirectory(prefix="bench-communities-") as base:
@@ -95,7 +92,8 @@ def measure_communities(arguments: argparse.Namespace) -> tuple[Communities, ...
         owned = _folder_in(folder / "measured")
         take_next_index(owned)
         progress("communities: fetching and importing")
-        return (uvloop.run(_measure_member(owned, folder, spec, tuple(making), runs)),)
+        measured = uvloop.run(_measure_member(owned, folder, spec, tuple(making), runs))
+        return (replace(measured, serving=tuple(measure_memory(owned, each) for each in arguments.served_communities)),)
 
 
 def _prepare(data_dir: Path, spec: CommunitySpec, end: int) -> None:

@@ -18,7 +18,9 @@ def communities_text(measured: Communities) -> str:
         f"({number(max(measured.index_s), 1e3)} at most)\n\n"
         f"{number(measured.fetched_bytes, 1e-6)} MB of it between two torrent processes on loopback, then imported "
         f"({measured.fetched_messages:,} messages)\n"
-        f"{fetching_table(measured)}"
+        f"{fetching_table(measured)}\n\n"
+        f"Resident memory of `community serve` and its torrent process, MB, with copies of it\n"
+        f"{serving_table(measured)}"
     )
 
 
@@ -51,3 +53,21 @@ def fetching_table(measured: Communities) -> str:
         number(max(run.twice_bytes for run in runs), 1),
     ]
     return table(header, [row])
+
+
+def serving_table(measured: Communities) -> str:
+    """What serving takes."""
+    header = ["communities", "service", "(publishing)", "torrents", "(publishing)", "ready in s", "published in s"]
+    rows = [
+        [
+            number(each.communities, 1),
+            number(each.service_bytes, 1e-6),
+            f"({number(each.service_peak_bytes, 1e-6)})",
+            number(each.torrents_bytes, 1e-6),
+            f"({number(each.torrents_peak_bytes, 1e-6)})",
+            number(each.start_s, 1),
+            number(each.publish_s, 1),
+        ]
+        for each in measured.serving
+    ]
+    return table(header, rows)

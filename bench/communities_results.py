@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 
 
+class CommunitiesFailed(Exception):
+    """Something else was made, fetched, imported or served than there is."""
+
+
 @dataclass(frozen=True, slots=True)
 class MakingRun:
     """One run that made all history archives in `local[2]`, `seconds` after `start_s`: Spark, and a small community to
@@ -27,11 +31,28 @@ class FetchingRun:
 
 
 @dataclass(frozen=True, slots=True)
+class ServingMemory:
+    """Resident memory of `community serve` and of its torrent process, with so many communities.
+
+    `.._bytes`: once all were seeded and announced, `start_s` after the start. `.._peak_bytes`: the most, while each
+    published one more week, until all of these were announced, too, `publish_s` later.
+    """
+
+    communities: int
+    service_bytes: int
+    torrents_bytes: int
+    service_peak_bytes: int
+    torrents_peak_bytes: int
+    start_s: float
+    publish_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Communities:
     """A community of so many `messages` in so many `weeks`, its archives `data_bytes` long.
 
     `index_s`: reading and checking an index of `index_entries`. Of the archives, `fetched_bytes` with
-    `fetched_messages` were fetched between two torrent processes on loopback.
+    `fetched_messages` were fetched between two torrent processes on loopback. `serving`: copies of it were served.
     """
 
     messages: int
@@ -43,3 +64,4 @@ class Communities:
     fetched_bytes: int
     fetched_messages: int
     fetching: tuple[FetchingRun, ...]
+    serving: tuple[ServingMemory, ...] = ()

@@ -11,8 +11,10 @@ from pathlib import Path
 from types import TracebackType
 
 from mailserver.codec.keys import Enode
+from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.data_dir.folder import ENODE_FILE
 from mailserver.data_dir.gateway_files import ADDRESSES_FILE
+from mailserver.handoff.communities import SERVED_FILE
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
@@ -131,6 +133,25 @@ class Daemon(_Server):
     def __enter__(self) -> "Daemon":
         self.enode = Enode.parse(self._start())
         return self
+
+
+class CommunitiesService(_Server):
+    """`community serve` of a data directory, in the same manner. Its log is DIR/communities/communities.log."""
+
+    def __init__(self, data_dir: Path) -> None:
+        """Prepare to start it on a free port of loopback."""
+        command = ["community", "serve", "--data-dir", str(data_dir), "--torrent-listen", "127.0.0.1:0"]
+        super().__init__("communities", command, data_dir / COMMUNITIES_FOLDER / SERVED_FILE, ())
+
+    def __enter__(self) -> "CommunitiesService":
+        self._start()
+        return self
+
+    def child_pid(self) -> int:
+        """Of the torrent process."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        (child,) = (int(pid) for task in tasks for pid in (task / "children").read_text(encoding="ascii").split())
+        return child
 
 
 class Gateway(_Server):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from bench.daemon import usage
 from bench.data import Topics
-from bench.results import HistoryRun
+from bench.history_results import HistoryRun
 from bench.wire import Wire, connect
 from mailserver.client.sealing import REQUEST_TOPIC, REQUEST_TTL_S, seal_envelope
 from mailserver.codec.keys import Enode

@@ -84,8 +84,34 @@ async def measure_ingest(
         IngestFailed: an envelope was refused, or a confirmation did not come.
         ConnectionLost: the node ended a connection.
     """
+    return await measure_ingest_of(
+        [enode],
+        [] if pid is None else [pid],
+        envelopes=envelopes,
+        connections=connections,
+        per_packet=per_packet,
+        topics=topics,
+        seed=seed,
+        sizes=sizes,
+    )
+
+
+async def measure_ingest_of(
+    enodes: Sequence[Enode],
+    pids: Sequence[int],
+    *,
+    envelopes: int,
+    connections: int,
+    per_packet: int,
+    topics: Topics,
+    seed: int,
+    sizes: Sizes = Sizes.ONE,
+) -> IngestRun:
+    """The same to several mailservers, which share the connections. CPU and memory are those of all `pids`."""
     async with contextlib.AsyncExitStack() as stack:
-        wires = [await stack.enter_async_context(connect(enode)) for _ in range(connections)]
+        wires = [
+            await stack.enter_async_context(connect(enodes[number % len(enodes)])) for number in range(connections)
+        ]
         min_pow = max(settings.pow_requirement for _, settings in wires)
         # Not the same envelopes again if the same node is measured twice: it has them already.
         rng = random.Random(f"{seed} {time.time_ns()}")
@@ -94,7 +120,7 @@ async def measure_ingest(
         del raws
         window = max(1, WINDOW_ENVELOPES // per_packet)
         senders = [Sender(wire, payloads[index::connections], window) for index, (wire, _) in enumerate(wires)]
-        used = None if pid is None else usage(pid)
+        used = [usage(pid) for pid in pids]
         client_cpu_s, began = time.process_time(), time.perf_counter()
         try:
             async with asyncio.timeout(RUN_TIMEOUT_S):
@@ -103,14 +129,14 @@ async def measure_ingest(
             raise IngestFailed(f"not everything was confirmed within {RUN_TIMEOUT_S:g} s") from error
         seconds = time.perf_counter() - began
         client_cpu_s = time.process_time() - client_cpu_s
-        after = None if pid is None else usage(pid)
+        after = [usage(pid) for pid in pids]
         for sender in senders:
             check_responses(sender.responses)
     return IngestRun(
         seconds,
         client_cpu_s,
-        after.cpu_s - used.cpu_s if after and used else None,
-        after.peak_bytes if after else None,
+        sum(each.cpu_s for each in after) - sum(each.cpu_s for each in used) if pids else None,
+        sum(each.peak_bytes for each in after) if pids else None,
     )
 
 

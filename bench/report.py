@@ -6,6 +6,8 @@ from dataclasses import asdict
 
 from bench.communities_report import communities_text
 from bench.gateway_report import gateway_text
+from bench.history_results import History
+from bench.postgres_report import postgres_text
 from bench.results import (
     ArchiveHistory,
     Busy,
@@ -13,7 +15,6 @@ from bench.results import (
     Flood,
     FloodPhase,
     Handshakes,
-    History,
     Idle,
     Ingest,
     PlainExport,
@@ -80,6 +81,8 @@ def as_text(results: Results) -> str:
         parts += [f"{sync_line(sync)}\n{sync_table(sync)}", f"{fetch_line()}\n{fetch_table(sync)}"]
     parts += map(gateway_text, results.gateways)
     parts += map(communities_text, results.communities)
+    if results.postgres is not None:
+        parts.append(postgres_text(results.postgres))
     return "\n\n".join(parts)
 
 

@@ -7,6 +7,8 @@ from statistics import median
 
 from bench.communities_results import Communities
 from bench.gateway_results import GatewayResults
+from bench.history_results import History
+from bench.postgres_results import PostgresComparison
 
 
 def percentile(values: Iterable[float], share: float) -> float | None:
@@ -43,30 +45,6 @@ class Ingest:
     def rates(self) -> list[float]:
         """Envelopes per second of each run, slowest first."""
         return sorted(self.envelopes / run.seconds for run in self.runs)
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryRun:
-    """One run: of several clients the slowest's times, and together what they found on how many pages.
-
-    `peak_bytes` is the highest since the daemon started, not of this run alone.
-    """
-
-    first_s: float
-    done_s: float
-    found: int
-    pages: int
-    daemon_cpu_s: float | None
-    peak_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """Several runs of one question."""
-
-    question: str
-    clients: int
-    runs: tuple[HistoryRun, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,3 +339,4 @@ class Results:
     syncs: tuple[Sync, ...] = ()
     gateways: tuple[GatewayResults, ...] = ()
     communities: tuple[Communities, ...] = ()
+    postgres: PostgresComparison | None = None

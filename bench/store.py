@@ -9,13 +9,16 @@ import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import uvloop
 
 from bench.data import Distribution, Sizes, Topics, history
+from mailserver.store.interface import Store
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 
@@ -68,7 +71,7 @@ def prepare_store(data_dir: Path, spec: StoreSpec) -> FilledStore:
     data_dir.mkdir(parents=True, exist_ok=True)
     end = int(time.time())
     began = time.perf_counter()
-    uvloop.run(_fill(data_dir / STORE_FILE, spec, end))
+    uvloop.run(fill(partial(open_store, data_dir / STORE_FILE), spec, end))
     fill_s = time.perf_counter() - began
     description_file.write_text(json.dumps({"spec": asdict(spec), "end": end}) + "\n", encoding="utf-8")
     return FilledStore(data_dir, spec.days, end, fill_s)
@@ -87,12 +90,13 @@ def copied(store: FilledStore) -> Iterator[Path]:
         yield Path(folder)
 
 
-async def _fill(path: Path, spec: StoreSpec, end: int) -> None:
+async def fill(opening: Callable[[], AbstractAsyncContextManager[Store]], spec: StoreSpec, end: int) -> None:
+    """Fill a store, of whatever engine, with what was created up to `end`, Unix seconds."""
     topics = Topics(spec.topics, Distribution(spec.distribution))
     rows = history(
         spec.envelopes, topics, end=end, span_s=spec.days * 86_400, rng=random.Random(end), sizes=Sizes(spec.sizes)
     )
-    async with open_store(path) as store:
+    async with opening() as store:
         pending: deque[asyncio.Task[None]] = deque()
         for batch in rows:
             pending.append(asyncio.create_task(store.put(batch)))

@@ -18,7 +18,6 @@ from mailserver.community.owner.record import OwnedChannel
 from mailserver.errors import DecodeError
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.waku.envelope import Topic, decode_envelope
-from mailserver.waku.payload import open_symmetric
 from spark_export.community_messages import sealed_messages
 
 BATCH_ROWS = 4000
@@ -140,13 +139,11 @@ def _opened_one(work: RangeWork, row: CandidateRow, skipped: Skipped) -> Communi
     except DecodeError:
         skipped.damaged += 1
         return None
-    for key in work.keys.get(envelope.topic, ()):
-        try:
-            return deployed_format.message_of(envelope, open_symmetric(envelope.data, key))
-        except DecodeError:  # sealed with another key: somebody else's, on the same topic
-            continue
-    skipped.unopened += 1
-    return None
+    opened = deployed_format.opened_by_one_of(work.keys.get(envelope.topic, ()), envelope)
+    if opened is None:
+        skipped.unopened += 1
+        return None
+    return deployed_format.message_of(envelope, opened)
 
 
 def _chained(first: CommunityMessage, rest: Iterator[CommunityMessage]) -> Iterator[CommunityMessage]:

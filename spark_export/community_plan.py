@@ -5,7 +5,6 @@ the time before, those that have messages. A forged time of creation must not gi
 the history begins no earlier than the first envelope that was received here may have been created.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ from mailserver.communities.ranges import PERIOD_S, range_of
 from mailserver.community.owner.record import Community
 from mailserver.data_dir.running import is_running, was_run
 from mailserver.units import SECONDS_PER_DAY
-from mailserver.waku.envelope import Topic
 from spark_export.community_encoding import RangeWork
 from spark_export.places import Place
 from spark_export.store import last_reception
@@ -90,24 +88,13 @@ def plan_community(
                 community.format_name,
                 community.network_topic,
                 content_topics,
-                _keys(community),
+                community.keys,
                 community.channels,
                 needs_messages=is_further or lower < registered or community.format_name == DEPLOYED,
                 published=published.get(time_range, b""),
             )
         )
     return Plan(tuple(works), tuple(waiting))
-
-
-def _keys(community: Community) -> Mapping[Topic, tuple[bytes, ...]]:
-    """What opens the messages of each topic: the keys of all channels that had it, the newest one first."""
-    if community.format_name != DEPLOYED:
-        return {}
-    keys: dict[Topic, list[bytes]] = defaultdict(list)
-    for channel in reversed(community.channels):
-        if channel.key is not None and channel.key not in keys[channel.topic]:
-            keys[channel.topic].append(channel.key)
-    return {topic: tuple(each) for topic, each in keys.items()}
 
 
 def missing_of(stores: Sequence[Place], data_dir: Path, now: int) -> tuple[TimeRange, ...]:

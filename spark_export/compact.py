@@ -42,7 +42,7 @@ from spark_export.frames import read_periods
 from spark_export.full_disk import full_disk_told
 from spark_export.incidents import Incidents
 from spark_export.mending import Mending
-from spark_export.pieces import Seqs, pieces_of_day
+from spark_export.pieces import Seqs, piece_counts, pieces_of_day
 from spark_export.plan import Group, last_day, new_layout, plan_groups
 from spark_export.publishing import WritableArchive
 from spark_export.quarantine import quarantine
@@ -53,6 +53,7 @@ from spark_export.schema import KEY_HASH_CHARS
 from spark_export.source import END_OF_TIME, Faulty, StoreSource, options_of
 from spark_export.storage import open_storage
 from spark_export.store import Store, check_network_topic, describe
+from spark_export.totals import totals
 from spark_export.transform import PLACE, first_received, without
 from spark_export.writing import Job, PieceWritten, by_period, write_indexes, write_pieces
 from spark_export.written import Written
@@ -182,11 +183,13 @@ class _Compaction:
             expected = self._expected(group, surplus)
             self._recovered = self._lost_and_found(group, records, surplus)
             left_out = _seqs_by_store(surplus)
+        before = {day: records.get(day_name(day)) for day in expected}
+        sizes = {
+            day: new.bytes + (old.fingerprint.bytes if (old := before[day]) else 0) for day, new in expected.items()
+        }
         pieces = []
-        for day, new in expected.items():
-            before = records.get(day_name(day))
-            size = new.bytes + (before.fingerprint.bytes if before is not None else 0)
-            pieces += pieces_of_day(day, size, self._stores, group.wanted, left_out, before)
+        for day, count in piece_counts(sizes).items():
+            pieces += pieces_of_day(day, count, self._stores, group.wanted, left_out, before[day])
         return expected, write_pieces(self._spark, self._job, pieces)
 
     @contextlib.contextmanager
@@ -205,7 +208,7 @@ class _Compaction:
                 stack.callback(frame.persist().unpersist)
                 return frame
 
-            keys = held(self._source(group, "keys", until))
+            keys = held(self._keys(group, until))
             surplus = keys.where(F.lit(False))
             candidates = keys
             if self._faulty:
@@ -239,13 +242,13 @@ class _Compaction:
         """What is new on each day, as the stores' columns say."""
         expected: dict[int, Fingerprint] = {}
         found: Counter[tuple[int, int]] = Counter()
-        for row in self._source(group, "totals").collect():
-            expected[row["day"]] = expected.get(row["day"], Fingerprint()) + fingerprint_of(row)
-            found[row["store"], row["day"]] += row["rows"]
+        for store, day, fingerprint in totals(self._spark, self._stores, group.wanted):
+            expected[day] = expected.get(day, Fingerprint()) + fingerprint
+            found[store, day] += fingerprint.rows
         for store, days in enumerate(group.wanted):
-            for day in days:
-                if found[store, day.day] != day.envelopes:
-                    self._miscounted[store, day.day] = found[store, day.day] - day.envelopes
+            for one in days:
+                if found[store, one.day] != one.envelopes:
+                    self._miscounted[store, one.day] = found[store, one.day] - one.envelopes
         if surplus is not None:
             for row in surplus.groupBy("day").agg(*aggregates(F.col("size"))).collect():
                 expected[row["day"]] -= fingerprint_of(row)
@@ -265,7 +268,7 @@ class _Compaction:
         if not once:
             return {}
         condition = functools.reduce(operator.or_, once)
-        keys = self._source(group, "keys").where(condition)
+        keys = self._keys(group).where(condition)
         if surplus is not None:
             keys = without(keys, surplus, *PLACE)
         rows = keys.groupBy("day").agg(*aggregates(F.col("size"))).collect()
@@ -358,9 +361,9 @@ class _Compaction:
             network_topic=self._job.network_topic,
         )
 
-    def _source(self, group: Group, dataset: str, created_until: int = END_OF_TIME) -> DataFrame:
+    def _keys(self, group: Group, created_until: int = END_OF_TIME) -> DataFrame:
         reader = self._spark.read.format(StoreSource.name())
-        return reader.options(**options_of(self._stores, group.wanted, dataset, created_until)).load()
+        return reader.options(**options_of(self._stores, group.wanted, created_until)).load()
 
     def _faulty_places(self) -> DataFrame:
         return self._spark.createDataFrame(self._faulty, "store int, seq long")

@@ -20,6 +20,9 @@ from spark_export.store import Store, StoreDay
 PIECE_BYTES = 96 * 1024 * 1024
 """About how many bytes of envelopes a task holds. Some of them it holds three times."""
 
+HALVED_BYTES = PIECE_BYTES // 4
+"""A smaller piece is not halved: that would cost more, in files and row groups, than a core that waits."""
+
 Seqs = np.ndarray[tuple[int], np.dtype[np.int64]]
 Key = tuple[str, int]
 """Topic and time of creation."""
@@ -87,23 +90,39 @@ class GroupSpan:
         return self.topics[1], self.created[1]
 
 
+def piece_counts(sizes: Mapping[int, int]) -> dict[int, int]:
+    """Into how many pieces to cut each day of a group; the days with the largest pieces come first.
+
+    A day has one piece, or an even number. So has a group of days, so that both cores of a small machine begin and end
+    together: if it had an odd number, the largest day of one piece is halved, if that is worth it.
+
+    Args:
+        sizes: by day, how many bytes of envelopes it will have.
+    """
+    counts = {day: max(1, -(-size // PIECE_BYTES)) for day, size in sizes.items()}
+    counts = {day: count if count == 1 else count + count % 2 for day, count in counts.items()}
+    whole = [day for day, count in counts.items() if count == 1]
+    if len(whole) % 2 and len(counts) > 1:
+        largest = max(whole, key=lambda day: (sizes[day], day))
+        counts[largest] += sizes[largest] >= HALVED_BYTES
+    return {day: counts[day] for day in sorted(counts, key=lambda day: (-sizes[day] / counts[day], day))}
+
+
 def pieces_of_day(
     day: int,
-    size: int,
+    count: int,
     stores: Sequence[Store],
     wanted: Sequence[Sequence[StoreDay]],
     left_out: Mapping[int, Seqs],
     before: PeriodRecord | None,
 ) -> list[Piece]:
-    """Cut a day into pieces.
+    """Cut a day into so many pieces.
 
     Args:
-        size: how many bytes of envelopes it will have.
         wanted: of each store, the days to read.
         left_out: of each store by its number, rows that do not go into the archive, sorted.
         before: what the archive has of the day, which is written again.
     """
-    count = _count(size)
     sources: list[list[Source]] = [[] for _ in range(count)]
     for number, days in enumerate(wanted):
         for one in days:
@@ -175,12 +194,6 @@ def pieces_of_month(
         room -= size
     pieces.append(tuple(held))
     return [Piece(month, number, sources) for number, sources in enumerate(filter(None, pieces))]
-
-
-def _count(size: int) -> int:
-    """How many pieces: one, or an even number, so that both cores of a small machine begin and end together."""
-    count = max(1, -(-size // PIECE_BYTES))
-    return count if count == 1 else count + count % 2
 
 
 def _ranges(day: StoreDay, count: int) -> list[tuple[int, int]]:

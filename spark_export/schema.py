@@ -68,17 +68,5 @@ KEYS = StructType(
 )
 """A row of a store as its columns say, without a look into the envelope."""
 
-TOTALS = StructType(
-    [
-        _required("store", IntegerType),
-        _required("day", IntegerType),
-        _required("rows", LongType),
-        _required("bytes", LongType),
-        _required("checksum_high", LongType),
-        _required("checksum_low", LongType),
-    ]
-)
-"""Parts of the fingerprints of days, as a store's columns give them: several rows for each day, to be added up."""
-
 KEY_HASH_CHARS = 34
 """How long `hash` is in KEYS; two envelopes that share so much of their hash take 2**64 attempts to make."""

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +21,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from mailserver.archive.fingerprint import MODULUS, Fingerprint
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.decode import StoredRows, decode_rows, hex_strings, sound_rows
 from spark_export.pieces import StoreRows
 from spark_export.places import address_of, database_at, is_url
-from spark_export.schema import KEYS, TOTALS
+from spark_export.schema import KEYS
 from spark_export.store import Store, StoreDay, connect, translated
 from spark_export.usual_form import Bytes
 
@@ -103,69 +104,93 @@ class StoreSource(DataSource):
         return "mailserver_store"
 
     def schema(self) -> StructType:
-        """KEYS or TOTALS."""
-        return _DATASETS[self.options["dataset"]].schema
+        """KEYS."""
+        return KEYS
 
     def reader(self, schema: StructType) -> "StoreReader":
         """A reader of the columns in `schema`."""
         until = int(self.options["created_until"])
-        return StoreReader(schema, json.loads(self.options["stores"]), self.options["dataset"], until)
+        return StoreReader(schema, json.loads(self.options["stores"]), until)
 
 
 def options_of(
-    stores: Sequence[Store], days: Sequence[Sequence[StoreDay]], dataset: str, created_until: int = END_OF_TIME
+    stores: Sequence[Store], days: Sequence[Sequence[StoreDay]], created_until: int = END_OF_TIME
 ) -> dict[str, str]:
     """What tells the source which rows to read.
 
     Args:
         stores: column `store` numbers them from 0.
         days: of each store, the days of reception to read. Their `last_seq` bounds them.
-        dataset: "keys" or "totals".
         created_until: leave out what was created later, Unix seconds.
     """
     tables = [
         {"address": address_of(store.place), "days": [(day.day, day.first_seq, day.last_seq) for day in wanted]}
         for store, wanted in zip(stores, days, strict=True)
     ]
-    return {"stores": json.dumps(tables), "dataset": dataset, "created_until": str(created_until)}
+    return {"stores": json.dumps(tables), "created_until": str(created_until)}
 
 
 class StoreReader(DataSourceReader):
     """Splits the wanted days into ranges, and reads one range at a time, on whatever worker."""
 
-    def __init__(
-        self, schema: StructType, stores: Sequence[Mapping[str, Any]], dataset: str, created_until: int
-    ) -> None:
+    def __init__(self, schema: StructType, stores: Sequence[Mapping[str, Any]], created_until: int) -> None:
         self._schema = schema
         self._stores = stores
-        self._dataset = dataset
         self._created_until = created_until
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges that cover the wanted days, each row once. Where the clock was set back, those of several days
-        overlap: each row says itself which day it belongs to."""
-        return [
-            StoreRange(number, day, first, min(first + PARTITION_ROWS - 1, end))
-            for number, store in enumerate(self._stores)
-            for day, start, end in store["days"]
-            for first in range(start, end + 1, PARTITION_ROWS)
-        ]
+        """Ranges that cover the wanted days, each row once."""
+        return ranges_of([store["days"] for store in self._stores])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a range, batch by batch."""
         assert isinstance(partition, StoreRange)
-        dataset = _DATASETS[self._dataset]
         schema = to_arrow_schema(self._schema)
-        midnight = partition.day * SECONDS_PER_DAY
-        of_day = midnight, midnight + SECONDS_PER_DAY - 1, self._created_until
         with selecting(self._stores[partition.store]["address"]) as select:
-            for first in range(partition.first_seq, partition.last_seq + 1, BATCH_ROWS):
-                last = min(first + BATCH_ROWS - 1, partition.last_seq)
-                rows = select(dataset.select, (first, last, *of_day))
-                columns = dataset.columns(partition, rows)
-                if columns:
+            for rows in _read(select, _SELECT_KEYS, partition, self._created_until):
+                if rows:
+                    columns = _keys(partition, rows)
                     arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def ranges_of(days: Sequence[Sequence[tuple[int, int, int]]]) -> list[StoreRange]:
+    """Ranges that cover days, each row once. Where the clock was set back, those of several days overlap: each row says
+    itself which day it belongs to.
+
+    Args:
+        days: of each store, numbers of days with their first and last `seq`.
+    """
+    return [
+        StoreRange(number, day, first, min(first + PARTITION_ROWS - 1, end))
+        for number, of_store in enumerate(days)
+        for day, start, end in of_store
+        for first in range(start, end + 1, PARTITION_ROWS)
+    ]
+
+
+def read_totals(address: str, wanted: StoreRange) -> Fingerprint:
+    """What the columns of the rows in a range add up to.
+
+    Raises:
+        ExportError: the store cannot be read.
+    """
+    total = Fingerprint()
+    with selecting(address) as select:
+        for ((count, size, key_hashes),) in _read(select, _SELECT_TOTALS, wanted, END_OF_TIME):
+            if count:
+                words = _joined(key_hashes).view(">u4")
+                high, low = (int(words[:, at].sum(dtype=np.int64)) for at in range(2))
+                total += Fingerprint(count, size, ((high << 32) + low) % MODULUS)
+    return total
+
+
+def _read(select: Select, statement: str, wanted: StoreRange, created_until: int) -> Iterator[Sequence[Any]]:
+    """Run a statement for a part of a range after the other."""
+    midnight = wanted.day * SECONDS_PER_DAY
+    for first in range(wanted.first_seq, wanted.last_seq + 1, BATCH_ROWS):
+        last = min(first + BATCH_ROWS - 1, wanted.last_seq)
+        yield select(statement, (first, last, midnight, midnight + SECONDS_PER_DAY - 1, created_until))
 
 
 @contextlib.contextmanager
@@ -211,19 +236,8 @@ def _judged(wanted: StoreRows, seqs: Sequence[int], decoded: pa.RecordBatch) -> 
 
 
 def _keys(partition: StoreRange, rows: Sequence[Any]) -> list[Any]:
-    if not rows:
-        return []
     _, received, created, key_hashes, sizes = zip(*rows, strict=True)
     return [*_place(partition, rows), received, created, hex_strings(_joined(b"".join(key_hashes))), sizes]
-
-
-def _totals(partition: StoreRange, rows: Sequence[Any]) -> list[Any]:
-    ((count, size, key_hashes),) = rows
-    if not count:
-        return []
-    words = _joined(key_hashes).view(">u4")
-    high, low = words[:, 0].sum(dtype=np.int64), words[:, 1].sum(dtype=np.int64)
-    return [[value] for value in (partition.store, partition.day, count, size, high, low)]
 
 
 def _place(partition: StoreRange, rows: Sequence[Any]) -> list[Any]:
@@ -234,18 +248,3 @@ def _place(partition: StoreRange, rows: Sequence[Any]) -> list[Any]:
 def _joined(key_hashes: bytes) -> Bytes:
     """Hashes that are one after another, as an array with a row for each."""
     return np.frombuffer(key_hashes, np.uint8).reshape(-1, HASH_PREFIX_BYTES)
-
-
-class _Dataset(NamedTuple):
-    """What can be read: its schema, the statement, and what makes columns of the rows; if there are no rows, there are
-    no columns."""
-
-    schema: StructType
-    select: str
-    columns: Callable[[StoreRange, Sequence[Any]], list[Any]]
-
-
-_DATASETS = {
-    "keys": _Dataset(KEYS, _SELECT_KEYS, _keys),
-    "totals": _Dataset(TOTALS, _SELECT_TOTALS, _totals),
-}

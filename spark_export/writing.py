@@ -6,11 +6,10 @@ piece write the same bytes, so a task may be tried again.
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
-from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,10 +32,8 @@ from spark_export.pieces import FileRows, GroupSpan, Key, Piece, path_in_period
 from spark_export.session import tasks_failures_told
 from spark_export.source import BATCH_ROWS, Faulty, read_envelopes
 from spark_export.task_files import TaskFiles
+from spark_export.tasks import in_tasks
 from spark_export.written import Written, contents, together
-
-Part = TypeVar("Part")
-Result = TypeVar("Result")
 
 PIECE = "_piece"
 """Column of frames that are written: which piece a row goes into."""
@@ -70,7 +67,7 @@ def write_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list
         ArchiveError, ExportError: a task has raised one of these.
         PySparkException, Py4JError: Spark has failed.
     """
-    return _in_tasks(spark, pieces, lambda piece: write_piece(job, piece))
+    return in_tasks(spark, pieces, lambda piece: write_piece(job, piece))
 
 
 def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritten]:
@@ -107,7 +104,7 @@ def look_into(spark: SparkSession, job: Job, files: Sequence[FileRows]) -> list[
         ArchiveError, ExportError: a task has raised one of these.
         PySparkException, Py4JError: Spark has failed.
     """
-    return [span for spans in _in_tasks(spark, files, lambda file: group_spans(job, file)) for span in spans]
+    return [span for spans in in_tasks(spark, files, lambda file: group_spans(job, file)) for span in spans]
 
 
 def index_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece], *, has_muids: bool) -> list[Fragments]:
@@ -120,15 +117,7 @@ def index_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece], *, has_
         ArchiveError, ExportError: a task has raised one of these.
         PySparkException, Py4JError: Spark has failed.
     """
-    return _in_tasks(spark, pieces, lambda piece: index_piece(job, piece, has_muids=has_muids))
-
-
-def _in_tasks(spark: SparkSession, parts: Sequence[Part], work: Callable[[Part], Result]) -> list[Result]:
-    """Do the work of each part in a task of its own."""
-    if not parts:
-        return []
-    with tasks_failures_told():
-        return spark.sparkContext.parallelize(parts, len(parts)).map(work).collect()
+    return in_tasks(spark, pieces, lambda piece: index_piece(job, piece, has_muids=has_muids))
 
 
 def by_period(written: Iterable[PieceWritten]) -> dict[str, Written]:

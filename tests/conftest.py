@@ -1,4 +1,4 @@
-"""For all tests: restores logging after each, chooses the examples of property tests, makes Spark's JVMs start quickly,
+"""For all tests: restores logging after each, chooses the examples of property tests, makes Spark start quickly,
 keeps garbage collection short, and shares tests among processes.
 
 In `make test` several processes share the tests. Each takes the next file when it has finished one. Some folders
@@ -23,7 +23,8 @@ from mailserver.app import logs
 from tests.in_memory import keep_in_memory
 from tests.measuring import UNMEASURED, first_examples_measured, unmeasured_from_here
 from tests.properties import register_profiles
-from tests.quick_jvm import OPTIONS, QuickJvm
+from tests.quick_spark import OPTIONS, WORKERS, QuickJvm, quick_python
+from tests.store.postgres.server import FORGETFUL, QUICK, Server, running_server
 
 register_profiles()
 keep_in_memory()
@@ -54,15 +55,19 @@ MINUTES = (
     "tests/faults/test_kills.py",
     "tests/bench/test_bench.py",
     "tests/faults/test_power.py",
-    "tests/integration/test_cluster.py",
+    "tests/spark_export/test_service.py",
+    "tests/faults/test_network.py",
     "tests/soak/",
+    "tests/integration/test_cluster.py",
+    "tests/spark_export/test_s3_publishing.py",
+    "tests/gateway/test_hostile.py",
+    "tests/store/test_comparison.py",
     "tests/faults/",
     "tests/fuzz/",
     "tests/crowd/",
-    "tests/gateway/test_hostile.py",
     "tests/docs/",
 )
-"""Files and folders whose tests take minutes; they come next, in this order."""
+"""Files and folders whose tests take the better part of a minute, or several; they come next, in this order."""
 
 LONGEST_FIRST = ("spark", "fuzz", "browser", "integration", "slow")
 """Markers of other long tests, in the order in which they run. Tests without any of these markers come last."""
@@ -108,11 +113,13 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _quick_jvm(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Spark's JVMs start quickly. The first of several processes makes what that takes."""
+def _quick_spark(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Spark's JVMs and workers start quickly. The first of several processes makes what that takes."""
     if any(item.get_closest_marker("spark") for item in request.session.items):
-        jvm = QuickJvm(request.config.cache.mkdir("jvm"))
+        cache = request.config.cache.mkdir("jvm")
+        jvm = QuickJvm(cache)
         os.environ[OPTIONS] = jvm.options
+        os.environ[WORKERS] = str(quick_python(cache))
         if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
             jvm.begin()
         yield
@@ -175,3 +182,17 @@ def _logging_as_it_was() -> Iterator[None]:
         logger.setLevel(level)
     logging.captureWarnings(capture=False)
     sys.excepthook = hook
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[Server]:
+    """A PostgreSQL of a module's own, which may be stopped."""
+    with running_server(QUICK) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def durable_server() -> Iterator[Server]:
+    """The same, which has on disk only what somebody has asked it to have there."""
+    with running_server({**FORGETFUL, "autovacuum": "off"}) as server:
+        yield server

@@ -19,6 +19,7 @@ from mailserver.api.params import (
     Invalid,
     Json,
     enode,
+    flag,
     hex_bytes,
     list_of,
     private_key,
@@ -40,6 +41,7 @@ from mailserver.community.member.joined import (
     MembershipError,
     membership,
 )
+from mailserver.community.member.leaving import join, leave
 from mailserver.community.owner.folders import CommunityFolder, create, named, owned
 from mailserver.community.owner.record import (
     KEY_BYTES,
@@ -102,6 +104,7 @@ class CommunityMethods:
             "community_enable": Method(self._enable, ("community",)),
             "community_disable": Method(self._disable, ("community",)),
             "community_join": Method(self._join, ("membership",)),
+            "community_leave": Method(self._leave, ("community", "delete")),
             "community_status": Method(self._status, ("community",)),
             "community_fetch": Method(self._fetch, ("community", "magnet")),
         }
@@ -176,11 +179,18 @@ class CommunityMethods:
         )
 
         def write() -> Json:
-            membership(self._data_dir, joined.community).write(joined)
+            join(membership(self._data_dir, joined.community), joined)
             (status,) = self._status_of(joined.community)
             return status
 
         return await asyncio.to_thread(write)
+
+    async def _leave(self, params: Fields, call: Call) -> Json:
+        """Leave at once; whoever works for it ends within seconds, and then what is not kept is removed."""
+        folder = membership(self._data_dir, params.required("community", _community))
+        delete = params.optional("delete", flag, False)
+        await asyncio.to_thread(lambda: leave(folder, delete=delete))
+        return True
 
     async def _status(self, params: Fields, call: Call) -> Json:
         community = params.maybe("community", _community)

@@ -85,7 +85,7 @@ async def serve_communities(
     folder = config.data_dir / COMMUNITIES_FOLDER
     with _locked(folder):
         log.info("starting communities version=%s python=%s", __version__, platform.python_version())
-        feed = FeedClient(config.data_dir)
+        feed = FeedClient(config.data_dir, posts_only=True)
         async with (
             TorrentProcess(config.torrents) as torrents,
             follow_own_store(config.data_dir, config.network_topic, config.store) as arrivals,
@@ -125,7 +125,7 @@ def owner_settings(config: CommunitiesConfig) -> OwnerSettings:
 
 
 async def _read(feed: FeedClient) -> None:
-    """Leave live envelopes alone: those of our channels come from the store. Answers to posts come behind them."""
+    """Leave alone what comes: live envelopes of our channels come from the store. Answers to posts come behind it."""
     while True:
         await feed.next()
 

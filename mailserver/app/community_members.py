@@ -13,6 +13,7 @@ from mailserver.communities.channels import CommunityId, id_text
 from mailserver.community.member.fetching import Fetched, OnProgress
 from mailserver.community.member.following import Member, MemberSettings, open_member
 from mailserver.community.member.joined import MemberFolder, MembershipError, memberships
+from mailserver.community.member.leaving import finish_all
 from mailserver.data_dir.folder import read_enode
 from mailserver.errors import StartupError, StoreError
 from mailserver.live.intake import Clock
@@ -31,7 +32,8 @@ PAUSE_S = 60.0
 class Members:
     """The communities that were joined, while `run` runs.
 
-    `members` are those whose files are open, `problems` says why others are not followed.
+    `members` are those whose files are open, `problems` says why others are not followed. `problem`: why the files of
+    communities that were left are still there; "" if they are not.
 
     Args:
         torrents: shared with the owner's half.
@@ -44,6 +46,7 @@ class Members:
         self._clock = clock
         self.members: dict[MemberFolder, Member] = {}
         self.problems: dict[MemberFolder, str] = {}
+        self.problem = ""
 
     async def run(self) -> None:
         """Work for all communities that were joined, and those that are joined meanwhile. Only cancelling ends this."""
@@ -68,7 +71,21 @@ class Members:
                 for folder, changed in there.items():
                     if folder not in running:
                         running[folder] = changed, group.create_task(self._keep_following(folder, settings))
+                await self._finish_leaving()
                 await asyncio.sleep(LOOK_INTERVAL_S)
+
+    async def _finish_leaving(self) -> None:
+        """Remove what is not kept of communities that were left, at any time."""
+        try:
+            done = await asyncio.to_thread(finish_all, self._config.data_dir)
+        except MembershipError as error:
+            if str(error) != self.problem:
+                log.error("files of communities not removed error=%r", str(error))
+            self.problem = str(error)
+            return
+        self.problem = ""
+        for folder in done:
+            log.info("community left community=%s", id_text(folder.community))
 
     def fetch_now(self, community: CommunityId, uri: str | None) -> None:
         """Have a history fetched now: see `Member.fetch_now`.

@@ -4,6 +4,7 @@ So an answer costs next to nothing, and nobody can make us read the disk by aski
 """
 
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from mailserver.community.member.history import read_known
 from mailserver.community.member.joined import MemberFolder
 from mailserver.community.member.progress import joined_progress
 from mailserver.community.member.records import Known
+from mailserver.community.owner.record import CommunityError
 from mailserver.community.owner.service import OwnedCommunity, OwnerService
 from mailserver.errors import StoreError
 from mailserver.feed_socket.client import FeedClient
@@ -63,6 +65,8 @@ class CommunityWatch:
         self._clock = clock
         self._traffic: dict[str, TorrentTraffic] = {}
         self._problem = ""
+        self._sending: set[OwnedCommunity] = set()
+        self._not_counted: dict[str, str] = {}
         self._communities: tuple[CommunityProgress, ...] = ()
         self._memory_bytes = 0
 
@@ -108,7 +112,8 @@ class CommunityWatch:
         """Why the service cannot do all of its work now."""
         problems = [] if self._feed.terms is not None else ["the mailserver is not connected: nothing is announced"]
         not_followed = [f"{id_text(folder.community)}: {text}" for folder, text in self._members.problems.items()]
-        return problems + self._owners.problems + not_followed + ([self._problem] if self._problem else [])
+        others = [text for text in (self._members.problem, self._problem) if text]
+        return problems + self._owners.problems + not_followed + others
 
     async def _statistics(self) -> Statistics | None:
         """What the torrent process does; None while it is being started again."""
@@ -119,24 +124,46 @@ class CommunityWatch:
             return None
 
     async def _owned(self, each: OwnedCommunity, statistics: Statistics | None, now: float) -> CommunityProgress:
-        seeded = each.publisher.seeded
+        seeded, traffic = each.publisher.seeded, self._traffic.get(each.folder.path.name)
+        before = 0 if traffic is None else traffic.uploaded_bytes
         traffic = self._seen(each.folder.path.name, statistics, None if seeded is None else seeded.info_hash)
+        is_sending = traffic.uploaded_bytes > before
+        # Once more after the last of it was sent: libtorrent tells of it a moment later.
+        if seeded is not None and (is_sending or each in self._sending):
+            await self._note_sent(each, seeded.info_hash, now)
+        (self._sending.add if is_sending else self._sending.discard)(each)
         return await each.progress(now, traffic)
+
+    async def _note_sent(self, each: OwnedCommunity, info_hash: bytes, now: float) -> None:
+        """Have what peers got since the last look counted by piece."""
+        name, problem = each.folder.path.name, ""
+        with contextlib.suppress(TimeoutError):  # it is being started again: that is not known any more
+            async with asyncio.timeout(ANSWER_S):
+                blocks = await self._torrents.sent(info_hash)
+            try:
+                await each.note_sent(blocks, now)
+            except CommunityError as error:
+                problem = str(error)
+        if problem and problem != self._not_counted.get(name):
+            log.error("what was sent is not counted community=%s error=%r", name, problem)
+        self._not_counted[name] = problem
 
     async def _joined(self, folder: MemberFolder, member: Member, statistics: Statistics | None) -> CommunityProgress:
         traffic = self._seen(id_text(folder.community), statistics, member.info_hash)
         try:
             known = await asyncio.to_thread(read_known, folder.history)
-        except StoreError as error:
-            known = Known((), None, None, None)
-            problem = str(error)
-        else:
             problem = known.problem or ""
+        except StoreError as error:
+            known, problem = Known((), None, None, None), str(error)
+        try:
+            offered = await asyncio.to_thread(member.offered)
+        except OSError as error:
+            offered, problem = None, f"cannot read {error.filename or folder.path}: {error.strerror or error}"
         return joined_progress(
             folder.community,
             known.archives,
             link=known.link,
-            is_offered=member.info_hash is not None,
+            offered=offered,
             traffic=traffic,
             problem=problem,
         )

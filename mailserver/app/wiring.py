@@ -98,7 +98,7 @@ class Server:
         feed, completions = Feed(), Completions()
         intake = Intake(store, acceptance, clock, feed=feed, limiter=self._rates, metrics=metrics)
         self.gateways = FeedServices(feed, intake, self._terms, metrics)
-        self.others = None if store.others is None else OthersIntake(store.others, intake, metrics)
+        self.others = None if store.others is None else OthersIntake(store.others, intake, feed.left_out, metrics)
         self.relay = Relay(feed, clock, metrics=metrics, light_node=config.light_node)
         self.node = Node(
             key,

@@ -39,7 +39,7 @@ def _add_messages(parser: argparse.ArgumentParser) -> None:
 
 def _messages(arguments: argparse.Namespace) -> int:
     folder = membership(settings_of(arguments, COMMUNITIES).data_dir, arguments.community)
-    joined = folder.read()
+    joined = folder.read_kept()
     asked = {channel.content_topic: channel.key for channel in map(chat_channel, arguments.channel)}
     keys = joined.keys() | {topic: key for topic, key in asked.items() if key is not None}
     time_range = time_range_of(arguments) or TimeRange(0, MAX_U32)

@@ -1,4 +1,4 @@
-"""`waku-mailserver community join|fetch`: the communities that we are members of."""
+"""`waku-mailserver community join|leave|fetch`: the communities that we are members of."""
 
 import argparse
 import json
@@ -16,15 +16,17 @@ from mailserver.commands.arguments import checked, read_text, read_time
 from mailserver.commands.output import complain, counted
 from mailserver.commands.settings import add_settings, settings_of
 from mailserver.commands.terminal import progress_bar
-from mailserver.communities.channels import parse_id
+from mailserver.communities.channels import id_text, parse_id
 from mailserver.communities.choosing import All, Between, Choice, Latest
 from mailserver.communities.formats import PIECE_BYTES, TimeRange
 from mailserver.community.member.joined import (
     MAX_CHANNELS,
     MAX_MAILSERVERS,
+    CommunityBusy,
     Joined,
     membership,
 )
+from mailserver.community.member.leaving import finish_leaving, join, leave
 from mailserver.community.status import read_status, status_as_json
 from mailserver.errors import ConfigError
 from mailserver.waku.envelope import MAX_U32
@@ -108,7 +110,7 @@ def _join(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--{what}: there may be {most} at most")
     channels, mailservers = tuple(dict.fromkeys(arguments.channel)), tuple(dict.fromkeys(arguments.mailserver))
     joined = Joined(arguments.community, channels, mailservers, _choice(arguments))
-    membership(data_dir, joined.community).write(joined)
+    join(membership(data_dir, joined.community), joined)
     if arguments.json:
         (status,) = read_status(data_dir, joined.community, time.time())
         print(json.dumps(status_as_json(status)))
@@ -133,6 +135,31 @@ def time_range_of(arguments: argparse.Namespace) -> TimeRange | None:
     if lower >= upper:
         raise ConfigError(f"--from {lower} is not before --to {upper}")
     return TimeRange(lower, upper)
+
+
+def _add_leave(parser: argparse.ArgumentParser) -> None:
+    add_community(parser)
+    parser.add_argument(
+        "--delete", action="store_true", help="delete its history, too; also that of a community that was left before"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object: whether all is done already")
+    add_settings(parser, only={"data_dir"}, sources=COMMUNITIES)
+    parser.set_defaults(command=_leave)
+
+
+def _leave(arguments: argparse.Namespace) -> int:
+    folder = membership(settings_of(arguments, COMMUNITIES).data_dir, arguments.community)
+    leave(folder, delete=arguments.delete)
+    busy = ""
+    try:
+        finish_leaving(folder)
+    except CommunityBusy as error:
+        busy = str(error)
+    if arguments.json:
+        print(json.dumps({"id": id_text(folder.community), "deleted": arguments.delete, "done": not busy}))
+    elif busy:
+        print(f"left; {busy}: `community serve` removes its files within seconds, or when that has ended")
+    return 0
 
 
 def _add_fetch(parser: argparse.ArgumentParser) -> None:
@@ -193,6 +220,15 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
         (
             "Become a member of a community: `community serve` follows it from now on, `community fetch` fetches its "
             "history once. To join again changes what was said before."
+        ),
+    ),
+    (
+        "leave",
+        _add_leave,
+        "be no member of a community any more",
+        (
+            "Be no member of a community any more: nothing of it is fetched or seeded, and its torrent's files are "
+            "removed. Its history stays, and `community messages` prints it, unless --delete is given."
         ),
     ),
     (

@@ -70,7 +70,8 @@ def _print_one(shown: OwnedStatus | JoinedStatus) -> None:
     if progress.weeks:
         print()
         print_table(
-            ("FROM", "TO", "ARCHIVES", "DISTRIBUTED", "SEEDING", "FETCHED"), list(map(_week_row, progress.weeks))
+            ("FROM", "TO", "ARCHIVES", "DISTRIBUTED", "SEEDING", "FETCHED", "LAST"),
+            list(map(_week_row, progress.weeks)),
         )
     if isinstance(shown, JoinedStatus) and shown.overview is not None and shown.overview.archives:
         print()
@@ -101,14 +102,16 @@ def _torrents(shown: OwnedStatus | JoinedStatus) -> str:
 
 
 def _week_row(week: Week) -> tuple[str, ...]:
-    yes = {True: "yes", False: "no", None: "-"}
+    yes = {True: "yes", False: "no"}
+    often = "" if week.fetched_times is None else f", {week.fetched_times:,} times"
     return (
         _minute(week.lower),
         _minute(week.upper),
         f"{week.archives:,}",
         yes[week.is_distributed],
         yes[week.is_seeding],
-        yes[week.is_fetched],
+        yes[week.is_fetched] + often,
+        "-" if week.fetched_at is None else _minute(week.fetched_at),
     )
 
 

@@ -141,6 +141,10 @@ def _sync(sync: dict[str, int]) -> str:
     return f"{left}; sources: {sync['sources']}{aside}; {sync['stored']:,} envelopes stored"
 
 
+def _and_communities(gateways: dict[str, int]) -> str:
+    return " and the communities" if gateways["communities"] else ""
+
+
 def _gateways(gateways: dict[str, int]) -> str:
     if not any(gateways.values()):
         return "none"
@@ -148,7 +152,7 @@ def _gateways(gateways: dict[str, int]) -> str:
     lost = gateways["posts_refused"] + gateways["posts_failed"]
     refused = f" ({lost:,} refused or failed)" if lost else ""
     return (
-        f"{gateways['connected']}; {gateways['sent']:,} envelopes sent{missed}, "
+        f"{gateways['connected']}{_and_communities(gateways)}; {gateways['sent']:,} envelopes sent{missed}, "
         f"{gateways['posts_stored']:,} stored from them{refused}"
     )
 

@@ -8,6 +8,7 @@
 To make these, the control node must have the keys of the channels. Times are seconds, topics those of Waku v1.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ from mailserver.errors import DecodeError
 from mailserver.ids.envelopes import NS, content_topic_of, topic_of
 from mailserver.ids.waku_message import MAX_MESSAGE_BYTES
 from mailserver.waku.envelope import TOPIC_BYTES, Envelope, Topic
-from mailserver.waku.payload import Opened
+from mailserver.waku.payload import Opened, open_symmetric
 from mailserver.waku2 import fields
 
 _UNCOMPRESSED = b"\x04"
@@ -97,6 +98,14 @@ def decode_message(data: bytes) -> DeployedMessage:
         found.data("hash") or b"",
         found.text("third_party_id") or "",
     )
+
+
+def opened_by_one_of(keys: Iterable[bytes], envelope: Envelope) -> Opened | None:
+    """What the first of these keys that fits opens; None if the envelope is somebody else's, on the same topic."""
+    for key in keys:
+        with contextlib.suppress(DecodeError):
+            return open_symmetric(envelope.data, key)
+    return None
 
 
 def message_of(envelope: Envelope, opened: Opened) -> CommunityMessage:

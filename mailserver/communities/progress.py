@@ -18,7 +18,7 @@ class WeekState(Enum):
     """How far the weeks of a community are. Each week has a history archive; the rest holds for it, too, or does not.
 
     DISTRIBUTED: a magnet link of it was posted, or is known. SEEDING: peers get it from us. FETCHED: a member has all
-    of it; an owner has fetched nothing.
+    of it; of what is ours, peers have got all of it from us, though not each of them.
     """
 
     ARCHIVED = "archived"
@@ -31,7 +31,8 @@ class WeekState(Enum):
 class Week:
     """A range of time that has history archives: [`lower`, `upper`), in Unix seconds.
 
-    `archives`: how many. `is_fetched`: None for an owner. The rest is what `WeekState` says.
+    `archives`: how many. `fetched_times`: how often each of its pieces at least was sent to peers, `fetched_at`: when
+    one was last, Unix seconds; None if never, and for a member. The rest is what `WeekState` says.
     """
 
     lower: int
@@ -39,16 +40,18 @@ class Week:
     archives: int
     is_distributed: bool
     is_seeding: bool
-    is_fetched: bool | None
+    is_fetched: bool
+    fetched_times: int | None = None
+    fetched_at: int | None = None
 
     def states(self) -> dict[WeekState, bool]:
-        """Which states hold; those that there are for its role."""
-        states = {
+        """Which states hold."""
+        return {
             WeekState.ARCHIVED: True,
             WeekState.DISTRIBUTED: self.is_distributed,
             WeekState.SEEDING: self.is_seeding,
+            WeekState.FETCHED: self.is_fetched,
         }
-        return states if self.is_fetched is None else {**states, WeekState.FETCHED: self.is_fetched}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,4 +86,10 @@ class CommunityProgress:
     @property
     def newest(self) -> int | None:
         """The end of the newest week that an owner has archived, or a member has fetched; None if there is none."""
-        return max((week.upper for week in self.weeks if week.is_fetched is not False), default=None)
+        is_owner = self.role is Role.OWNER
+        return max((week.upper for week in self.weeks if is_owner or week.is_fetched), default=None)
+
+    @property
+    def fetched_at(self) -> int | None:
+        """When peers last got something of its weeks from us, as its owner; None if never."""
+        return max((week.fetched_at for week in self.weeks if week.fetched_at is not None), default=None)

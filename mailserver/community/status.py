@@ -19,6 +19,7 @@ from mailserver.community.owner.appending import read_published_index
 from mailserver.community.owner.folders import CommunityFolder, folder_of, owned
 from mailserver.community.owner.progress import owned_progress
 from mailserver.community.owner.record import CommunityError
+from mailserver.community.owner.sent import SentPieces
 from mailserver.errors import DecodeError
 from mailserver.handoff.communities import read_served
 from mailserver.torrents.statistics import TorrentTraffic
@@ -111,11 +112,18 @@ def _owned_status(folder: CommunityFolder, served: Served) -> OwnedStatus:
         raise CommunityError(f"cannot read {folder.index}: {error.strerror or error}") from error
     except DecodeError as error:
         raise CommunityError(f"{folder.index} is damaged: {error}") from error
+    try:
+        sent = SentPieces.read(folder.sent)
+    except OSError as error:
+        raise CommunityError(f"cannot read {folder.sent}: {error.strerror or error}") from error
+    except DecodeError:
+        sent = SentPieces()  # `community serve` counts anew
     progress = owned_progress(
         folder,
         () if index is None else index.entries,
         seeded_bytes=0,
         announced=read_announced(folder.announced),
+        sent=sent,
         is_on=record.is_enabled,
         late_weeks=None,
         traffic=_NO_TRAFFIC,
@@ -131,7 +139,7 @@ def _joined_status(folder: MemberFolder, served: Served) -> JoinedStatus:
         folder.community,
         () if overview is None else overview.archives,
         link=None if overview is None else overview.link,
-        is_offered=False,
+        offered=None,
         traffic=_NO_TRAFFIC,
         problem="" if overview is None else overview.problem or "",
     )
@@ -147,11 +155,11 @@ def _with_live(progress: CommunityProgress, live: CommunityProgress | None) -> C
     if live is None:
         return progress
     seeding = {(week.lower, week.upper): week.is_seeding for week in live.weeks}
-    is_seeding = bool(live.is_seeding)
+    is_seeding, is_owner = bool(live.is_seeding), progress.role is Role.OWNER
     weeks = (
         replace(
             week,
-            is_seeding=seeding.get((week.lower, week.upper), is_seeding and week.is_fetched is not False),
+            is_seeding=seeding.get((week.lower, week.upper), is_seeding and (is_owner or week.is_fetched)),
         )
         for week in progress.weeks
     )
@@ -175,4 +183,6 @@ def _week_as_json(week: Week) -> dict[str, Any]:
         "distributed": week.is_distributed,
         "seeding": week.is_seeding,
         "fetched": week.is_fetched,
+        "fetched_times": week.fetched_times,
+        "fetched_at": week.fetched_at,
     }

@@ -10,6 +10,7 @@ from mailserver.app.config import Config
 from mailserver.data_dir.own_store import read_note
 from mailserver.doctor.findings import Finding, ok, problem, warning
 from mailserver.errors import StartupError, StoreError
+from mailserver.store.engine.arrivals import READERS
 from mailserver.units import SECONDS_PER_DAY
 
 if TYPE_CHECKING:  # asyncpg is in an extra
@@ -17,6 +18,10 @@ if TYPE_CHECKING:  # asyncpg is in an extra
     from mailserver.store.postgres.presence import State
 
 _CHECK = "database"
+
+FOLLOWERS = 2
+"""How many processes beside a mailserver read its database, if it has a feed socket: a gateway, and `community serve`.
+More than one gateway beside one mailserver is rare."""
 
 WENT_BACK_SHOWN_S = 7 * SECONDS_PER_DAY
 """How long it is shown that a database went back, after a mailserver has noticed: whoever looks has a week."""
@@ -28,21 +33,21 @@ def check_database(config: Config) -> list[Finding]:
         return []
     if find_spec("asyncpg") is None:
         return [problem(_CHECK, "asyncpg is not installed", "pip install 'waku-mailserver[postgres]'")]
-    return _look(config.store, config.data_dir)
+    return _look(config.store, config.data_dir, has_followers=config.feed_socket)
 
 
-def _look(url: str, data_dir: Path) -> list[Finding]:
+def _look(url: str, data_dir: Path, *, has_followers: bool) -> list[Finding]:
     from mailserver.store.postgres.inspection import inspect  # noqa: PLC0415 - asyncpg is in an extra
 
     try:
         facts = asyncio.run(inspect(url))
     except StoreError as error:
         return [problem(_CHECK, str(error), "start it, or correct --store, or the password in ~/.pgpass")]
-    return _judged(facts, data_dir)
+    return _judged(facts, data_dir, has_followers=has_followers)
 
 
-def _judged(facts: "DatabaseFacts", data_dir: Path) -> list[Finding]:
-    from mailserver.store.postgres.inspection import CONNECTIONS  # noqa: PLC0415 - asyncpg is in an extra
+def _judged(facts: "DatabaseFacts", data_dir: Path, *, has_followers: bool) -> list[Finding]:
+    from mailserver.store.postgres.connections import CONNECTIONS  # noqa: PLC0415 - asyncpg is in an extra
 
     name = f"PostgreSQL {facts.version}"
     if not facts.is_new_enough:
@@ -57,9 +62,12 @@ def _judged(facts: "DatabaseFacts", data_dir: Path) -> list[Finding]:
     if not facts.is_durable:
         text = "it does not keep what it confirms through a power cut: fsync or full_page_writes is off"
         findings.append(problem("database disk", text, "switch both on"))
-    if facts.free_connections < CONNECTIONS:
+    needed = CONNECTIONS + (FOLLOWERS * READERS if has_followers else 0)
+    if facts.free_connections < needed:
         text = f"it takes {facts.free_connections} more connections, and a mailserver uses {CONNECTIONS}"
-        findings.append(warning("connections", text, "raise max_connections, unless the mailserver is running"))
+        if has_followers:
+            text += f", and a gateway and communities {READERS} each"
+        findings.append(warning("connections", text, "raise max_connections, unless all of them are running"))
     return findings
 
 

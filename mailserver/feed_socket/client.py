@@ -24,6 +24,7 @@ from mailserver.feed_socket.frames import (
     Hello,
     Missed,
     Post,
+    PostsOnly,
     Refusal,
     Refused,
     Stored,
@@ -81,14 +82,18 @@ class FeedClient:
     `terms`: what the daemon demands of an envelope; None while it cannot be reached.
     """
 
-    def __init__(self, data_dir: Path, *, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, data_dir: Path, *, posts_only: bool = False, on_change: Callable[[], None] = lambda: None
+    ) -> None:
         """Connect to the daemon of a data directory.
 
         Args:
+            posts_only: say so: the daemon sends nothing live, and does not take us for a gateway.
             on_change: called when `terms` has changed.
         """
         self.terms: Terms | None = None
         self._path = data_dir / FEED_FILE
+        self._posts_only = posts_only
         self._on_change = on_change
         self._pipe: Pipe | None = None  # once it has said HELLO
         self._problem = ""  # that was logged last
@@ -196,6 +201,8 @@ class FeedClient:
                 await self._taken.wait()
 
     def _on_connected(self, pipe: Pipe) -> None:
+        if self._posts_only:
+            pipe.write([PostsOnly().encode()])
         self._pipe = pipe
         self._problem = ""
         log.info("feed connected socket=%s", self._path)

@@ -6,13 +6,17 @@ HELLO first, and again whenever its terms have changed:
     HELLO      version (1), min_pow (8, a double), max_envelope_bytes (4), whether all topics are wanted (1),
                how many are, if not all (2), those (4 each), network topic (the rest, UTF-8)
     ENVELOPES  one or more of: hash (32), length (4), the envelope
-    MISSED     how many envelopes, which came before the next ones (8)
+    MISSED     how many envelopes, which came before the next ones (8); 0 if that is not known
     STORED     request id (8): the envelope that was posted under it is on disk
     REFUSED    request id (8), why (1)
 
 The gateway says nothing but
 
     POST       request id (8), the envelope (the rest)
+
+The service for communities is served as a gateway is, but says first what it is. Nothing live is sent to it afterwards:
+
+    POSTS_ONLY (nothing)
 """
 
 import math
@@ -51,6 +55,7 @@ class Kind(IntEnum):
     STORED = 0x03
     REFUSED = 0x04
     POST = 0x10
+    POSTS_ONLY = 0x11
 
 
 class Refusal(Enum):
@@ -134,7 +139,8 @@ class Envelopes:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """The gateway was too slow: so many envelopes are left out between the last batch and the next."""
+    """The gateway was too slow, or the daemon did not hear of what other mailservers have stored: so many envelopes are
+    left out between the last batch and the next; 0 if nobody knows how many."""
 
     count: int
 
@@ -178,7 +184,16 @@ class Post:
         return encode_frame(Kind.POST, _NUMBER.pack(self.request_id), self.raw)
 
 
-Frame = Hello | Envelopes | Missed | Stored | Refused | Post
+@dataclass(frozen=True, slots=True)
+class PostsOnly:
+    """The other side is no gateway: it posts, and wants nothing live."""
+
+    def encode(self) -> bytes:
+        """The frame."""
+        return encode_frame(Kind.POSTS_ONLY)
+
+
+Frame = Hello | Envelopes | Missed | Stored | Refused | Post | PostsOnly
 
 _HEAD = struct.Struct(">I B")
 _LENGTH = struct.Struct(">I")
@@ -195,6 +210,7 @@ MAX_BODY_BYTES = {
     Kind.STORED: _NUMBER.size,
     Kind.REFUSED: _REFUSED.size,
     Kind.POST: _NUMBER.size + MAX_ENVELOPE_BYTES,
+    Kind.POSTS_ONLY: 0,
 }
 """The longest body of each kind."""
 
@@ -347,6 +363,11 @@ def _decode_post(body: bytes) -> Post:
     return Post(_number(body[: _NUMBER.size]), body[_NUMBER.size :])
 
 
+def _decode_posts_only(body: bytes) -> PostsOnly:
+    assert not body, "MAX_BODY_BYTES says so"
+    return PostsOnly()
+
+
 _DECODERS: dict[Kind, Callable[[bytes], Frame]] = {
     Kind.HELLO: _decode_hello,
     Kind.ENVELOPES: _decode_envelopes,
@@ -354,11 +375,14 @@ _DECODERS: dict[Kind, Callable[[bytes], Frame]] = {
     Kind.STORED: _decode_stored,
     Kind.REFUSED: _decode_refused,
     Kind.POST: _decode_post,
+    Kind.POSTS_ONLY: _decode_posts_only,
 }
 
 OF_DAEMON: dict[int, FrameKind[Frame]] = {
     kind: FrameKind(MAX_BODY_BYTES[kind], _DECODERS[kind])
     for kind in (Kind.HELLO, Kind.ENVELOPES, Kind.MISSED, Kind.STORED, Kind.REFUSED)
 }
-OF_GATEWAY: dict[int, FrameKind[Frame]] = {Kind.POST: FrameKind(MAX_BODY_BYTES[Kind.POST], _DECODERS[Kind.POST])}
+OF_GATEWAY: dict[int, FrameKind[Frame]] = {
+    kind: FrameKind(MAX_BODY_BYTES[kind], _DECODERS[kind]) for kind in (Kind.POST, Kind.POSTS_ONLY)
+}
 """Which frames each side sends."""

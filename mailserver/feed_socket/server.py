@@ -1,4 +1,4 @@
-"""The daemon's side of the feed socket: sends gateways what is live, takes what they post.
+"""The daemon's side of the feed socket: sends gateways what is live, takes what they and the communities post.
 
 Whatever a gateway does, it costs itself. It reads the feed at its own pace, and is told what it missed. One that reads
 nothing is dropped. One that posts too much is not read from for a while. When it dies, the daemon goes on.
@@ -8,7 +8,7 @@ import asyncio
 import logging
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from mailserver.feed_socket.frames import (
     Hello,
     Missed,
     Post,
+    PostsOnly,
     Refusal,
     Refused,
     Stored,
@@ -42,7 +43,7 @@ from mailserver.waku.envelope import decode_envelope
 log = logging.getLogger(__name__)
 
 MAX_GATEWAYS = 4
-"""Maximum number of gateways at the same time: one serves thousands of clients."""
+"""Maximum number of gateways at the same time, the service for communities among them: one serves thousands."""
 
 READ_AT_ONCE = 256
 """How many envelopes a gateway takes from the feed at once. What it has not taken is held by the ring alone."""
@@ -59,6 +60,10 @@ BURST_S = 2.0
 
 TERMS_INTERVAL_S = 1.0
 """How often is looked whether the terms have changed. Envelopes that meet the former ones are taken for 10 s."""
+
+SAYS_WHAT_IT_IS_S = 2.0
+"""After so long, what has not said that it is none counts as a gateway. Were it counted before, the service for
+communities would, for a moment, and the alert on gateways that have gone looks at the most of 6 hours."""
 
 STOP_TIMEOUT_S = 2.0
 """How long gateways have to receive the answers to what they have posted."""
@@ -129,17 +134,29 @@ class FeedServer:
                 log.warning("gateway refused pid=%d gateways=%d", _pid_of(pipe), len(self._serving))
             pipe.abort()
         else:
-            gateway = _Gateway(pipe, self._services)
+            gateway = _Gateway(pipe, self._services, self._on_known)
             task = asyncio.create_task(self._serve(gateway), name="gateway")
             self._serving[task] = gateway
-            self._services.metrics.gateways.set(len(self._serving))
-            log.info("gateway connected pid=%d gateways=%d", gateway.pid, len(self._serving))
             task.add_done_callback(self._on_served)
+
+    def _on_known(self, gateway: "_Gateway") -> None:
+        count = self._count()
+        if gateway.is_gateway:
+            log.info("gateway connected pid=%d gateways=%d", gateway.pid, count)
+        else:
+            log.info("communities connected pid=%d", gateway.pid)
+
+    def _count(self) -> int:
+        """Say how many of each are connected; return how many gateways."""
+        known = [each.is_gateway for each in self._serving.values()]
+        self._services.metrics.gateways.set(known.count(True))
+        self._services.metrics.communities.set(known.count(False))
+        return known.count(True)
 
     def _on_served(self, task: asyncio.Task[None]) -> None:
         gateway = self._serving.pop(task)
         self._has_refused = False
-        self._services.metrics.gateways.set(len(self._serving))
+        self._count()
         if not task.cancelled() and task.exception() is not None:  # a fault of ours: it ends no more than this
             log.error("internal error gateway=%d", gateway.pid, exc_info=task.exception())
 
@@ -149,19 +166,29 @@ class FeedServer:
         except* _Gone as group:
             gone = group.exceptions[0]
             assert isinstance(gone, _Gone)  # its tasks are in one TaskGroup
-            log.log(gone.level, "gateway gone pid=%d cause=%s", gateway.pid, gone.cause)
+            if gateway.is_gateway is False:
+                log.log(gone.level, "communities gone pid=%d cause=%s", gateway.pid, gone.cause)
+            else:
+                log.log(gone.level, "gateway gone pid=%d cause=%s", gateway.pid, gone.cause)
         finally:
             gateway.abort()
 
 
 class _Gateway:
-    """One connected gateway. `pid`: its process; 0 if that is in another container."""
+    """One connected gateway, or the service for communities.
 
-    def __init__(self, pipe: Pipe, services: FeedServices) -> None:
+    `pid`: its process; 0 if that is in another container. `is_gateway`: None while that is not known.
+    """
+
+    def __init__(self, pipe: Pipe, services: FeedServices, on_known: "Callable[[_Gateway], None]") -> None:
+        self.is_gateway: bool | None = None
+        self._on_known = on_known
         self.pid = _pid_of(pipe)
         self._pipe = pipe
         self._services = services
         self._reader = services.feed.reader()  # before HELLO is said: what comes after it is sent, or told as missed
+        self._left_out = services.feed.left_out
+        self._told = (self._left_out.times, self._left_out.envelopes)
         self._announced = services.terms()
         self._stopped = False
         self._posts = self._posted_bytes = 0  # that wait for their answers
@@ -190,8 +217,10 @@ class _Gateway:
         """
         self._send(Hello(self._announced))
         async with asyncio.TaskGroup() as tasks:
-            others = [tasks.create_task(work) for work in (self._send_feed(), self._announce(), self._notice_end())]
-            await self._take_posts(tasks)
+            feeding = [tasks.create_task(work) for work in (self._send_feed(), self._tell_left_out())]
+            others = [tasks.create_task(work) for work in (self._announce(), self._notice_end(), self._wait_for_what())]
+            others += feeding
+            await self._take_posts(tasks, feeding)
             for task in others:
                 task.cancel()
             # Those that store what was posted end by themselves.
@@ -214,6 +243,16 @@ class _Gateway:
                 await self._drain()
             await asyncio.sleep(0)  # let other tasks run
 
+    async def _tell_left_out(self) -> None:
+        """Say so when something that other mailservers on the database have stored was not heard of here: it is in the
+        store by then."""
+        while True:
+            times, envelopes = self._told
+            await self._left_out.wait(times)
+            self._told = (self._left_out.times, self._left_out.envelopes)
+            self._send(Missed(self._left_out.envelopes - envelopes))
+            await self._drain()
+
     async def _announce(self) -> None:
         """Say so when the terms change."""
         while True:
@@ -229,8 +268,22 @@ class _Gateway:
         await self._pipe.closed()
         raise _Gone("it hung up", logging.INFO)
 
-    async def _take_posts(self, tasks: asyncio.TaskGroup) -> None:
-        """Take what the gateway posts until `stop` is called."""
+    async def _wait_for_what(self) -> None:
+        """Wait until it may be taken for a gateway."""
+        await asyncio.sleep(SAYS_WHAT_IT_IS_S)
+        if self.is_gateway is None:
+            self._know(is_gateway=True)
+
+    def _know(self, *, is_gateway: bool) -> None:
+        self.is_gateway = is_gateway
+        self._on_known(self)
+
+    async def _take_posts(self, tasks: asyncio.TaskGroup, feeding: Sequence[asyncio.Task[None]]) -> None:
+        """Take what the gateway posts until `stop` is called.
+
+        Args:
+            feeding: send what is live, or say what is left out, as long as that is wanted.
+        """
         frames = FrameReader(OF_GATEWAY)
         while not self._stopped:
             data = await self._pipe.read()
@@ -239,10 +292,16 @@ class _Gateway:
             if not data:
                 raise _Gone("it hung up", logging.INFO)
             try:
-                posts = frames.receive_data(data)
+                said = frames.receive_data(data)
             except DecodeError as error:
                 raise _Gone(str(error)) from error
-            for post in posts:
+            for post in said:
+                if isinstance(post, PostsOnly):
+                    for task in feeding:
+                        task.cancel()
+                    if self.is_gateway is not False:
+                        self._know(is_gateway=False)
+                    continue
                 assert isinstance(post, Post)
                 if not await self._may_take(len(post.raw)):
                     return

@@ -7,7 +7,7 @@ there for a while, if it is still fresh. What has been pushed from the feed is n
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from mailserver.errors import DecodeError, StoreError
@@ -62,7 +62,8 @@ class Live:
         self._filters = filters
         self._metrics = metrics
         self._wall_clock = wall_clock
-        self._pushed: OrderedDict[MessageHash, None] = OrderedDict()
+        self._pushed: set[MessageHash] = set()
+        self._pushed_order: deque[MessageHash] = deque()  # with the set, little more than half of an OrderedDict
         self._identity = ""  # of the store
         self._after = BEFORE_ALL  # the place in it behind which the next look begins
         self._turn = asyncio.Lock()  # whoever pushes has it, so that messages stay in order
@@ -165,9 +166,10 @@ class Live:
         for mapped in messages:
             if mapped is None or mapped.hash in self._pushed:
                 continue
-            self._pushed[mapped.hash] = None
-            if len(self._pushed) > MAX_PUSHED:
-                self._pushed.popitem(last=False)
+            self._pushed.add(mapped.hash)
+            self._pushed_order.append(mapped.hash)
+            if len(self._pushed_order) > MAX_PUSHED:
+                self._pushed.discard(self._pushed_order.popleft())
             self._filters.push(mapped.message.encode(), mapped.message.content_topic)
 
     def _note_problem(self, problem: str) -> None:

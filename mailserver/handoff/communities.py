@@ -24,7 +24,7 @@ from mailserver.handoff.json_records import (
 SERVED_FILE = "served.json"
 """In the folder of the communities."""
 
-VERSION = 1
+VERSION = 2
 
 MAX_SHOWN = 100
 MAX_WEEKS = 60
@@ -83,7 +83,11 @@ def _encode(community: CommunityProgress) -> dict[str, object]:
         "id": community.id,
         "role": community.role.value,
         "weeks": [
-            [week.lower, week.upper, week.archives, week.is_distributed, week.is_seeding, week.is_fetched]
+            [
+                *(week.lower, week.upper, week.archives),
+                *(week.is_distributed, week.is_seeding, week.is_fetched),
+                *(week.fetched_times, week.fetched_at),
+            ]
             for week in community.weeks[-MAX_WEEKS:]
         ],
         "archives": community.archives,
@@ -129,14 +133,16 @@ def _community(record: object) -> CommunityProgress:
 
 def _week(values: object) -> Week:
     match values:
-        case [lower, upper, archives, bool(is_distributed), bool(is_seeding), is_fetched]:
+        case [lower, upper, archives, bool(is_distributed), bool(is_seeding), bool(is_fetched), times, at]:
             return Week(
                 count_of("the beginning of a week", lower),
                 count_of("the end of a week", upper),
                 count_of("the archives of a week", archives),
                 is_distributed,
                 is_seeding,
-                _flag_or_none("is_fetched", is_fetched),
+                is_fetched,
+                None if times is None else count_of("how often a week was fetched", times),
+                None if at is None else count_of("when a week was fetched", at),
             )
     raise ValueError("a week is not one")
 

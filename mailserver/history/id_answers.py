@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from mailserver.history.delivery import FIND_TIMEOUT_S, PAGE_TIME_S, PAGE_WORK
-from mailserver.history.id_lists import IdLists, Matches, Selection
+from mailserver.history.id_lists import IdLists, Selection, matching_envelopes
 from mailserver.history.id_record import IdRecord
 from mailserver.history.opening import Opener
 from mailserver.history.sending import MAX_ROWS, Client, EnvelopePackets, Readable, Sent, send_in_turn
@@ -157,7 +157,7 @@ class IdAnswer:
 
     async def _send_newest(self, question: Query) -> None:
         """Send envelopes, newest first."""
-        found = Matches(
+        found = matching_envelopes(
             self._services.lists.source, _selection(question), self._limit(question), self._payer, self._goes_on
         )
         max_bytes = max_body_bytes(max(1, self._max_packet_bytes - _PACKET_ROOM))
@@ -168,7 +168,7 @@ class IdAnswer:
             if not envelopes:
                 break
             self._bill.charge_envelopes(len(envelopes), _now())
-            payload = encode_envelopes(question.request_id, b"".join(envelope.raw for envelope in envelopes))
+            payload = encode_envelopes(question.request_id, b"".join(envelopes))
             self._client.send(IdPacketCode.ENVELOPES, payload)
             self._on_sent(Sent(len(envelopes), len(payload), 0))
             del envelopes, payload  # as above

@@ -5,11 +5,14 @@ Above that time, only the store is asked. At or below it, both are asked, and th
 envelope that is in both is taken from the store.
 
 The store may remove envelopes while a request is answered. It moves that time before they can no longer be found. So
-the time is read after the search.
+the time is read after the search. Where a page finds while it is read that an envelope is gone, all that is left of it
+is found again, from there on: what the store had then is in the archive by now. A search more is little beside asking
+the archive for each envelope that is gone, and is paid for in the same way.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Protocol
 
@@ -44,6 +47,10 @@ class ArchivedHistory(Protocol):
         """Make a page that reads some of the envelopes that were found for a query."""
 
 
+FindBelow = Callable[[Place, int], Awaitable["Found"]]
+"""Finds so many envelopes below a place."""
+
+
 class MergedHistory:
     """A `store.interface.HistorySource` of a store and its archive."""
 
@@ -56,21 +63,29 @@ class MergedHistory:
 
         Args:
             payer: for whom the sources are read.
-            goes_on: whether to go on after this much work; if not, the page ends early.
+            goes_on: whether to go on after this much work; if not, the page ends early. It is asked once more where
+                the rest of a page has to be found again.
         Raises:
             StoreError: a source cannot be read.
         """
+
+        async def find_below(place: Place, left: int) -> Found:
+            return await self._find(replace(query, below=place), left, payer, goes_on)
+
+        return MergedPage(await self._find(query, limit, payer, goes_on), find_below)
+
+    async def _find(self, query: Query, limit: int, payer: Payer, goes_on: GoesOn) -> "Found":
         page = await self._store.find(query, limit, payer=payer, goes_on=goes_on)
         until, end = self._store.removed_until, page.end
         if query.lower > until or (end is not None and end[0] > until):
-            return page
+            return Found.of_store(page)
         older = replace(query, upper=min(query.upper, until))
         # One more than fits shows whether there are more.
         found = await self._archive.find(older, limit + 1, above=end, payer=payer, goes_on=goes_on)
         ranks = page.ranks([match.place for match in found.matches])
         missing = [(rank, match) for rank, match in zip(ranks, found.matches, strict=True) if rank is not None]
         if not missing and found.reached is None:
-            return page
+            return Found.of_store(page)
         return self._merge(page, missing, found.reached, limit, older, payer)
 
     def _merge(
@@ -81,7 +96,7 @@ class MergedHistory:
         limit: int,
         query: Query,
         payer: Payer,
-    ) -> "MergedPage":
+    ) -> "Found":
         """Merge what the store has found with what only the archive has.
 
         Args:
@@ -102,7 +117,27 @@ class MergedHistory:
         if is_cut:
             page.cut(stored)
         archived = self._archive.page([match for _, match in missing[: order.count(True)]], query, payer)
-        return MergedPage(page, archived, order, end=end, ended_early=reached is not None or page.ended_early)
+        return Found(page, archived, order, end, ended_early=reached is not None or page.ended_early)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found in both sources for a page.
+
+    `archived`: what only the archive has; None if there is nothing. `order`: as for `Interleaved`. `end`: where the
+    next page begins; None: where the store's next page does.
+    """
+
+    stored: StoredPage
+    archived: ArchivePage | None
+    order: Sequence[bool]
+    end: Place | None
+    ended_early: bool
+
+    @classmethod
+    def of_store(cls, page: StoredPage) -> "Found":
+        """What was found in the store alone."""
+        return cls(page, None, [False] * page.left, None, page.ended_early)
 
 
 def _order(ranks: Sequence[int], stored: int) -> list[bool]:
@@ -128,49 +163,69 @@ class Source(Protocol):
         """Read the next ones."""
 
 
-class Interleaved:
-    """Envelopes of both sources in one order. Each is read when its place in the order is reached."""
+class Interleaved(ABC):
+    """Envelopes of both sources in one order. Each is read when its place in the order is reached.
 
-    def __init__(self, stored: Source, archived: Source, order: Sequence[bool]) -> None:
+    `left`: how many are still to be read. `at`, `stored_at`: how many were read since they were found; of the store.
+    """
+
+    def __init__(self, stored: Source, archived: Source | None, order: Sequence[bool]) -> None:
+        """Take what was found: see `take`."""
+        self._pending: Raws | None = None
+        self.take(stored, archived, order)
+
+    def take(self, stored: Source, archived: Source | None, order: Sequence[bool]) -> None:
         """Take what was found.
 
         Args:
+            archived: may be None if nothing of it is in the order.
             order: for each envelope, whether it is the archive's.
         """
         self._stored = stored
         self._archived = archived
         self._runs = [[is_archived, len([*run])] for is_archived, run in groupby(order)]
         self._runs.reverse()
-        self._pending: Raws | None = None
         self.left = len(order)
-        """How many envelopes are still to be read."""
+        self.at = self.stored_at = 0
+
+    @abstractmethod
+    async def find_again(self) -> None:
+        """Take what is left, as it is found now: the next one has gone from the store."""
 
     async def read(self, count: int, max_bytes: int) -> Raws:
         """Read the next envelopes, `count` at most; see `store.interface.Page`."""
-        body = bytearray()
+        bodies: list[bytes] = []
         sizes: list[int] = []
-        archived = 0
-        while self.left and len(sizes) < count and (not body or len(body) < max_bytes):
-            raws = self._pending or await self._read_on(count - len(sizes), max_bytes - len(body))
+        total = archived = 0
+        while self.left and len(sizes) < count and (not sizes or total < max_bytes):
+            raws = self._pending or await self._read_on(count - len(sizes), max_bytes - total)
             self._pending = None
-            if body and len(body) + len(raws.body) > max_bytes:
+            if sizes and total + len(raws.body) > max_bytes:
                 # A source always reads at least one envelope. This one does not fit, so it waits for the next packet.
-                gone = raws.sizes.index(len(raws.body))
-                sizes += raws.sizes[:gone]
-                self.left -= gone
-                self._pending = Raws(raws.body, raws.sizes[gone:], raws.archived)
+                self._pending = raws
                 break
-            body += raws.body
-            sizes += raws.sizes
+            is_gone = 0 in raws.sizes
+            there = raws.sizes[: raws.sizes.index(0)] if is_gone else raws.sizes
+            body = raws.body[: sum(there)] if is_gone else raws.body
+            bodies.append(body)
+            sizes += there
+            total += len(body)
             archived += raws.archived
-            self.left -= len(raws.sizes)
-        return Raws(bytes(body), sizes, archived)
+            self.at += len(there)
+            self.left -= len(there)
+            if not raws.archived:
+                self.stored_at += len(there)
+            if is_gone:
+                # It might be gone again when it is read. Each time, something was deleted in between, and is paid for.
+                await self.find_again()
+        return Raws(b"".join(bodies), sizes, archived)
 
     async def _read_on(self, count: int, max_bytes: int) -> Raws:
         """Read some of the next run: consecutive envelopes that are all the store's, or all the archive's."""
         run = self._runs[-1]
         is_archived, left = run
         source = self._archived if is_archived else self._stored
+        assert source is not None, "what is not found is in no order"
         raws = await source.read(min(count, left), max_bytes)
         run[1] -= len(raws.sizes)
         if not run[1]:
@@ -181,35 +236,39 @@ class Interleaved:
 class MergedPage(Interleaved):
     """A `store.interface.Page` with envelopes of both sources."""
 
-    def __init__(
-        self, stored: StoredPage, archived: ArchivePage, order: Sequence[bool], *, end: Place | None, ended_early: bool
-    ) -> None:
-        """Take what was found.
-
-        Args:
-            order: as for `Interleaved`.
-            end: where the next page begins; None: where the store's next page does.
-        """
-        super().__init__(stored, archived, order)
-        self._page = stored
-        self._end = end
+    def __init__(self, found: Found, find_below: FindBelow) -> None:
+        """Take what was found, and what finds the rest of it again."""
+        super().__init__(found.stored, found.archived, found.order)
+        self._found = found
+        self._find_below = find_below
         self._last: bytes | None = None
-        self.ended_early = ended_early
+        self._last_hash: EnvelopeHash | None = None
+
+    @property
+    def ended_early(self) -> bool:
         """Whether the search ended before the page was full or everything was found; `end` says where to continue."""
+        return self._found.ended_early
 
     @property
     def last_hash(self) -> EnvelopeHash | None:
         """Keccak-256 of the last envelope that was read; None before the first."""
-        return None if self._last is None else EnvelopeHash(keccak256(self._last))
+        if self._last_hash is None and self._last is not None:
+            self._last_hash = EnvelopeHash(keccak256(self._last))
+        return self._last_hash
 
     @property
     def end(self) -> Place | None:
         """Where the next page begins, once all of this one was read; None if there is none."""
-        return self._page.end if self._end is None else self._end
+        return self._found.stored.end if self._found.end is None else self._found.end
+
+    async def find_again(self) -> None:
+        """Take what is left, as it is found now."""
+        self._found = found = await self._find_below(self._found.stored.above(self.stored_at), self.left)
+        self.take(found.stored, found.archived, found.order)
 
     async def read(self, count: int, max_bytes: int) -> Raws:
         """Read the next envelopes, `count` at most; see `store.interface.Page`."""
         raws = await super().read(count, max_bytes)
         if raws.body:
-            self._last = raws.last
+            self._last, self._last_hash = raws.last, None
         return raws

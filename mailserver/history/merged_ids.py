@@ -1,11 +1,13 @@
 """Finding envelopes by their ids in two sources: the store, and the archive for what the store no longer has.
 
 As in `history.merged`, the archive is asked only for what was created up to the time up to which the store has ever
-removed anything. What is in both is the store's. Lists in the order of arrival and comparisons are the store's, too.
+removed anything. What is in both is the store's. If it has gone from there when it is to be read, what is left is found
+again. Lists in the order of arrival and comparisons are the store's, too.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from mailserver.archive.reading.page import ArchivePage
@@ -32,16 +34,37 @@ class ArchivedItems(Protocol):
         """Make a page that reads some of the envelopes that were found by their ids, in any order."""
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found in both sources. `archived`: None if there is nothing of it. `order`: as for `Interleaved`.
+    `items`: the ids of all."""
+
+    stored: FoundEnvelopes
+    archived: ArchivePage | None
+    order: Sequence[bool]
+    items: Sequence[bytes]
+
+
+FindAgain = Callable[[Collection[bytes]], Awaitable[Found]]
+"""Finds the envelopes that have some of the ids that were found before."""
+
+
 class FoundInBoth(Interleaved):
     """A `store.message_ids.FoundEnvelopes` of both sources."""
 
-    def __init__(
-        self, stored: FoundEnvelopes, archived: ArchivePage, order: Sequence[bool], items: Sequence[bytes]
-    ) -> None:
-        """Take what was found: `order` as for `Interleaved`, and the ids of all."""
-        super().__init__(stored, archived, order)
-        self.items = items
+    def __init__(self, found: Found, again: FindAgain) -> None:
+        """Take what was found, and what finds the rest of it again."""
+        super().__init__(found.stored, found.archived, found.order)
+        self._again = again
+        self._left = found.items
+        self.items = found.items
         """The ids of all of them."""
+
+    async def find_again(self) -> None:
+        """Take what is left, as it is found now."""
+        found = await self._again(frozenset(self._left[self.at :]))
+        self._left = found.items
+        self.take(found.stored, found.archived, found.order)
 
 
 class MergedIds:
@@ -74,6 +97,13 @@ class MergedIds:
         self, muids: Sequence[Muid], *, payer: Payer = OURSELVES, goes_on: GoesOn = always
     ) -> FoundEnvelopes:
         """Find the envelopes that have these MUIDs, in this order, each once."""
+
+        async def again(left: Collection[bytes]) -> Found:
+            return await self._find([name for name in muids if sync_id(name) in left], payer, goes_on)
+
+        return FoundInBoth(await self._find(muids, payer, goes_on), again)
+
+    async def _find(self, muids: Sequence[Muid], payer: Payer, goes_on: GoesOn) -> Found:
         stored = await self._ids.find(muids, payer=payer, goes_on=goes_on)
         there, until = frozenset(stored.items), self._store.removed_until
         asked = _seconds(muids)
@@ -90,6 +120,13 @@ class MergedIds:
     ) -> FoundEnvelopes:
         """Find the envelopes that have these ids of reconciliation, each once: those of the store, and then those that
         only the archive has, by (created, id)."""
+
+        async def again(left: Collection[bytes]) -> Found:
+            return await self._find_items(_only(groups, left), payer, goes_on)
+
+        return FoundInBoth(await self._find_items(groups, payer, goes_on), again)
+
+    async def _find_items(self, groups: Sequence[Needed], payer: Payer, goes_on: GoesOn) -> Found:
         stored = await self._ids.find_items(groups, payer=payer, goes_on=goes_on)
         there, until = frozenset(stored.items), self._store.removed_until
         missing = [
@@ -113,12 +150,18 @@ class MergedIds:
 
     def _together(
         self, stored: FoundEnvelopes, archived: Mapping[bytes, Match], items: Sequence[bytes], payer: Payer
-    ) -> FoundEnvelopes:
+    ) -> Found:
         """What was found in both, in the order of `items`."""
         if not archived:
-            return stored
+            return Found(stored, None, [False] * len(stored.items), stored.items)
         page = self._archive.page_by_id([archived[item] for item in items if item in archived], payer)
-        return FoundInBoth(stored, page, [item in archived for item in items], items)
+        return Found(stored, page, [item in archived for item in items], items)
+
+
+def _only(groups: Sequence[Needed], items: Collection[bytes]) -> list[Needed]:
+    """What these groups have of some ids."""
+    some = [Needed(each.lower, each.upper, [item for item in each.ids if item in items]) for each in groups]
+    return [each for each in some if each.ids]
 
 
 def _seconds(muids: Sequence[Muid]) -> dict[bytes, int]:

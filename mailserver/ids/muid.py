@@ -66,13 +66,18 @@ def muid_after(topics: bytes, meta: bytes, payload: bytes) -> Muid:
     return Muid(sha256(topics + meta + payload).digest() + meta)
 
 
+def is_muid_length(size: int) -> bool:
+    """Whether a MUID may have so many bytes: 33 to 64."""
+    return CHECKSUM_BYTES < size <= MAX_MUID_BYTES
+
+
 def check_muid(data: bytes) -> Muid:
     """Return bytes that may be a MUID.
 
     Raises:
         DecodeError: not 33 to 64 bytes.
     """
-    if not CHECKSUM_BYTES < len(data) <= MAX_MUID_BYTES:
+    if not is_muid_length(len(data)):
         raise DecodeError("MUID is not 33 to 64 bytes", got=len(data), limit=MAX_MUID_BYTES)
     return Muid(data)
 

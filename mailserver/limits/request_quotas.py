@@ -187,6 +187,7 @@ class Requester:
             (limiter.peers, node_id),
             (limiter.addresses, groups_of(address).address),
         )
+        self._is_exempt_by: tuple[Allowlist, bool] = EMPTY_ALLOWLIST, False
 
     def __str__(self) -> str:
         return f"{self._node_id.hex()[:8]}@{self._address}"
@@ -204,8 +205,13 @@ class Requester:
     @property
     def is_exempt(self) -> bool:
         """Whether this peer is exempt from limits."""
-        allowed = self._limiter.allowed
-        return allowed.has_peer(self._node_id) or allowed.has_address(self._address)
+        # To look for an address in networks takes longer than all else that is charged; there are other lists seldom.
+        allowed, is_exempt = self._is_exempt_by
+        if allowed is not self._limiter.allowed:
+            allowed = self._limiter.allowed
+            is_exempt = allowed.has_peer(self._node_id) or allowed.has_address(self._address)
+            self._is_exempt_by = allowed, is_exempt
+        return is_exempt
 
     def begin(self) -> bool:
         """Begin a request, which counts until `end`. Return False, and count nothing, if too many are under way."""

@@ -58,6 +58,30 @@ class LiveEnvelope:
         return self._pow
 
 
+class LeftOut:
+    """What was never published, though it is live: what other mailservers on the database have stored, and was not
+    heard of. Whoever reads the store, too, finds it there.
+
+    `times`: how often something may have been left out. `envelopes`: how many in all, as far as that is known.
+    """
+
+    def __init__(self) -> None:
+        self.times = self.envelopes = 0
+        self._more = asyncio.Event()
+
+    def note(self, envelopes: int) -> None:
+        """Something may have been left out: so many, at most; 0 if nobody knows how many."""
+        self.times += 1
+        self.envelopes += envelopes
+        self._more.set()
+        self._more = asyncio.Event()
+
+    async def wait(self, times: int) -> None:
+        """Wait until something was left out more often than so many times."""
+        while self.times <= times:
+            await self._more.wait()
+
+
 class Feed:
     """The ring. Envelopes are numbered in the order in which they were published."""
 
@@ -68,6 +92,7 @@ class Feed:
         self._bytes = 0
         self._first = 0  # the number of the oldest envelope that is held
         self._published = asyncio.Event()
+        self.left_out = LeftOut()
 
     def publish(self, live: LiveEnvelope) -> None:
         """Hand an envelope to every reader."""

@@ -26,6 +26,10 @@ ENVELOPE_OVERHEAD_BYTES = 600
 memory."""
 
 
+Losses = Sequence[tuple[int, int]]
+"""What a pool has dropped for want of room: numbers of bundles, and how many envelopes of each."""
+
+
 class Bundle:
     """Envelopes, at least one, that go out together.
 
@@ -100,26 +104,29 @@ class Pool:
         at = bisect_left(self._bundles, position, key=lambda bundle: bundle.number)
         return self._bundles[at] if at < len(self._bundles) else None
 
-    def add(self, envelopes: Sequence[LiveEnvelope], now: float) -> None:
+    def add(self, envelopes: Sequence[LiveEnvelope], now: float) -> Losses:
         """Put envelopes into bundles, and then `purge` (`now`: Unix seconds)."""
         for part in cut_envelopes(envelopes, MAX_BUNDLE_BYTES):
             self._bundles.append(Bundle(part, self.end))
             self.end += 1
-        self.purge(now)
+        return self.purge(now)
 
-    def purge(self, now: float) -> None:
-        """Drop bundles that have expired, and, if the pool is too large, envelopes of the subnets with the most."""
+    def purge(self, now: float) -> Losses:
+        """Drop bundles that have expired, and, if the pool is too large, envelopes of the subnets with the most.
+
+        Return what was dropped of the latter that has not expired.
+        """
         self._bundles = [bundle for bundle in self._bundles if bundle.last_expiry >= now]
         memory: Counter[bytes | None] = Counter()
         for bundle in self._bundles:
             memory.update(bundle.memory)
         excess = memory.total() - self._max_bytes
-        if excess > 0:
-            self._shed(_fair_losses(memory, excess))
+        return self._shed(_fair_losses(memory, excess), now) if excess > 0 else []
 
-    def _shed(self, losses: dict[bytes | None, int]) -> None:
+    def _shed(self, losses: dict[bytes | None, int], now: float) -> Losses:
         """Drop the oldest envelopes of these subnets: for each, at least this many bytes."""
         kept: list[Bundle] = []
+        lost: list[tuple[int, int]] = []
         for bundle in self._bundles:
             losing = losses.keys() & bundle.memory.keys()
             for subnet in losing:
@@ -129,7 +136,11 @@ class Pool:
             left = bundle.without(losing) if losing else bundle
             if left is not None:
                 kept.append(left)
+            if losing:
+                dropped = sum(live.subnet in losing and live.envelope.expiry >= now for live in bundle.envelopes)
+                lost.append((bundle.number, dropped))
         self._bundles = kept
+        return lost
 
 
 def memory_of(live: LiveEnvelope) -> int:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from mailserver.errors import ConnectionLost
 from mailserver.limits.admission import groups_of
@@ -23,6 +23,7 @@ from mailserver.live.pool import (
     MAX_BUNDLE_BYTES,
     POOL_BYTES,
     Bundle,
+    Losses,
     Pool,
     cut_envelopes,
     memory_of,
@@ -99,6 +100,7 @@ class Relay:
             BACKLOG_BYTES_PER_MINUTE / 60, BACKLOG_BURST_BYTES, max_keys=MAX_BACKLOG_ADDRESSES
         )
         self._scheduler = LoopScheduler()
+        self._peers: set[PeerRelay] = set()
 
     @property
     def usage(self) -> tuple[int, int]:
@@ -145,6 +147,22 @@ class Relay:
             finally:
                 self._waiting.pop(bundled, None)
 
+    @contextlib.contextmanager
+    def reading(self, peer: "PeerRelay") -> Iterator[None]:
+        """Count what the pool loses meanwhile before this peer has come to it."""
+        self._peers.add(peer)
+        try:
+            yield
+        finally:
+            self._peers.remove(peer)
+
+    def _count_lost(self, losses: Losses) -> None:
+        """Count what the pool has lost and some peer has not come to: each envelope once. Whether such a peer would
+        want it is not asked."""
+        if losses and self._peers:
+            slowest = min(peer.position for peer in self._peers)
+            self.metrics.relay_shed.inc(sum(envelopes for number, envelopes in losses if number >= slowest))
+
     @property
     def end(self) -> int:
         """The number of the next bundle."""
@@ -186,7 +204,7 @@ class Relay:
         for at in range(0, len(due), BUNDLED_AT_ONCE):
             if at:
                 await asyncio.sleep(0)  # let other tasks run
-            self._pool.add(due[at : at + BUNDLED_AT_ONCE], now)
+            self._count_lost(self._pool.add(due[at : at + BUNDLED_AT_ONCE], now))
         waiting, self._waiting = self._waiting, {}
         for number, bundled in enumerate(waiting, start=1):
             if not bundled.done():  # the peer that waited may have gone
@@ -196,14 +214,14 @@ class Relay:
 
     def _purge(self) -> None:
         """Drop what has expired while nothing new came in."""
-        self._pool.purge(self._clock())
+        self._count_lost(self._pool.purge(self._clock()))
         if not len(self._pool):
             self._shared.clear()
             self._shared_bytes = 0
 
 
 class PeerRelay:
-    """Sends one peer what it wants of the pool."""
+    """Sends one peer what it wants of the pool. `position`: the number of the first bundle that it has not come to."""
 
     def __init__(
         self,
@@ -232,16 +250,17 @@ class PeerRelay:
         self._wait_turn = wait_turn
         self._is_limited = is_limited
         self._joined_at = relay.end
-        self._position = 0
+        self.position = 0
         self._held: deque[LiveEnvelope] = deque()
         self._held_bytes = 0
 
     async def run(self) -> None:
         """Send what is due until the connection ends."""
-        with contextlib.suppress(ConnectionLost):  # the task that serves the peer handles it
+        # Whoever has lost its connection is ended by the task that serves the peer.
+        with contextlib.suppress(ConnectionLost), self._relay.reading(self):
             while True:
                 await self._connection.drain()
-                if self._position < self._joined_at:  # it still has to go through the backlog
+                if self.position < self._joined_at:  # it still has to go through the backlog
                     await self._relay.wait_turn()
                 else:
                     await asyncio.sleep(0)  # let other tasks run
@@ -253,11 +272,11 @@ class PeerRelay:
         """Wait for a bundle, or until what is held back may be tried again; return the envelopes to send."""
         bundle = None
         if not self._held:
-            bundle, self._position = await self._relay.next(self._position)
+            bundle, self.position = await self._relay.next(self.position)
         else:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BUNDLE_INTERVAL_S):
-                    bundle, self._position = await self._relay.next(self._position)
+                    bundle, self.position = await self._relay.next(self.position)
         if self._send_rate.limits_topics:  # then it takes ten times as long to look at an envelope
             await self._relay.wait_turn()
         now, settings = self._clock(), self._connection.settings
@@ -282,7 +301,7 @@ class PeerRelay:
             return bundle.select(self._number, settings, now)
         address = self._connection.host
         if not self._relay.may_have_backlog(address):
-            self._position = self._joined_at
+            self.position = self._joined_at
             return []
         selected = bundle.select(self._number, settings, now)
         size = sum(len(live.envelope.raw) for live in selected)

@@ -85,9 +85,7 @@ def _states(communities: Iterable[CommunityProgress]) -> Iterable[Metric]:
     for each in communities:
         states = [week.states() for week in each.weeks]
         for state in WeekState:
-            if each.role is Role.MEMBER or state is not WeekState.FETCHED:
-                count = sum(state in of and of[state] for of in states)
-                weeks.add_metric([each.id, each.role.value, state.value], count)
+            weeks.add_metric([each.id, each.role.value, state.value], sum(of[state] for of in states))
         for name, count in each.archives.items():
             archives.add_metric([each.id, each.role.value, name], count)
     yield from (weeks, archives)
@@ -121,6 +119,12 @@ _OF_EACH: tuple[
         GaugeMetricFamily,
         "When its newest magnet link was posted.",
         lambda each: each.announced_at,
+    ),
+    (
+        "community_fetched_timestamp_seconds",
+        GaugeMetricFamily,
+        "When peers last got something of its weeks from us, as its owner. Absent before that.",
+        lambda each: each.fetched_at,
     ),
     (
         "community_peers",

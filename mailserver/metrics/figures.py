@@ -40,6 +40,24 @@ class StoreFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class DatabaseFigures:
+    """The PostgreSQL that the store is in, at one moment.
+
+    `connections`, `max_connections`: those of all its users, and how many it takes. `lock_waits`: how many of ours and
+    of other mailservers wait for a lock of the store's. `notification_queue`: how full the server's queue of
+    notifications is, from 0 to 1. `partitions`: days that have a partition. `others_waiting`: envelopes of other
+    mailservers that were heard of and not read yet.
+    """
+
+    connections: int
+    max_connections: int
+    lock_waits: int
+    notification_queue: float
+    partitions: int
+    others_waiting: int
+
+
+@dataclass(frozen=True, slots=True)
 class DiskFigures:
     """The file system of the store, in bytes; `free` is what we may use."""
 
@@ -103,6 +121,7 @@ class Figures:
 
     node: NodeFigures
     store: StoreFigures | None = None
+    database: DatabaseFigures | None = None
     disk: DiskFigures | None = None
     compaction: CompactionFigures | None = None
     memory_limit: int | None = None
@@ -122,6 +141,7 @@ class FiguresCollector(Collector):
         figures = self._read()
         yield from _of_node(figures.node)
         yield from _gauges(_STORE, figures.store)
+        yield from _gauges(_DATABASE, figures.database)
         yield from _gauges(_DISK, figures.disk)
         yield from _gauges(_COMPACTION, figures.compaction)
         yield from _gauges(_MEMORY, figures)
@@ -187,6 +207,20 @@ _STORE = {
     "mailserver_store_file_bytes": ("file_bytes", "Size of the store file, free pages included."),
     "mailserver_store_wal_bytes": ("wal_bytes", "Size of SQLite's log beside the store file."),
     "mailserver_store_oldest_timestamp_seconds": ("oldest", "When the oldest envelope was received."),
+}
+_DATABASE = {
+    "mailserver_database_connections": ("connections", "Connections to PostgreSQL, of all its users."),
+    "mailserver_database_connections_max": ("max_connections", "How many connections PostgreSQL takes."),
+    "mailserver_database_lock_waits": ("lock_waits", "Connections that wait for a lock of the store's."),
+    "mailserver_database_notification_queue_ratio": (
+        "notification_queue",
+        "How full PostgreSQL's queue of notifications is; 1 is full.",
+    ),
+    "mailserver_database_partitions": ("partitions", "Days that have a partition of their own."),
+    "mailserver_others_waiting_envelopes": (
+        "others_waiting",
+        "Live envelopes of other mailservers on the database that were heard of and not read yet, at most.",
+    ),
 }
 _DISK = {
     "mailserver_disk_free_bytes": ("free", "Free space of the store's file system."),

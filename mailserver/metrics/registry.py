@@ -73,6 +73,10 @@ class Metrics:
         self.relay_missed = counter(
             "mailserver_relay_missed_envelopes_total", "Stored envelopes that were not relayed: relay was too slow."
         )
+        self.relay_shed = counter(
+            "mailserver_relay_shed_envelopes_total",
+            "Live envelopes that the full pool has dropped before all connected peers had come to them.",
+        )
         self.of_others = counter(
             "mailserver_others_envelopes_total",
             "New live envelopes that other mailservers on the database, or other workers, have stored.",
@@ -178,6 +182,9 @@ class Metrics:
 
         # Gateways.
         self.gateways = Gauge("mailserver_gateways", "Connected gateways.", registry=registry)
+        self.communities = Gauge(
+            "mailserver_communities", "Connected services for communities: `community serve`.", registry=registry
+        )
         self.gateway_envelopes = counter(
             "mailserver_gateway_envelopes_total", "Live envelopes sent to gateways, each counted anew."
         )
@@ -186,7 +193,11 @@ class Metrics:
             "Live envelopes not sent to a gateway, which was too slow: it finds them in the store.",
         )
         self.gateway_posts = _by(
-            counter("mailserver_gateway_posts_total", "Envelopes that gateways have posted, by result.", "result"),
+            counter(
+                "mailserver_gateway_posts_total",
+                "Envelopes that gateways and communities have posted, by result.",
+                "result",
+            ),
             PostResult,
         )
 

@@ -84,6 +84,7 @@ class Monitoring:
         return Figures(
             node=self._node(),
             store=sight.store,
+            database=sight.database,
             disk=sight.disk,
             compaction=sight.compaction_figures,
             memory_limit=sight.memory_limit,

@@ -188,9 +188,10 @@ class CatchupStatus:
 
 @dataclass(frozen=True, slots=True)
 class GatewaysStatus:
-    """The gateways at the feed socket, all together, since the start."""
+    """The gateways at the feed socket, all together, since the start. `communities`: services for communities there."""
 
     connected: int
+    communities: int
     sent: int
     missed: int
     posts_stored: int
@@ -203,6 +204,7 @@ class GatewaysStatus:
         posts = {result: _total(counter) for result, counter in metrics.gateway_posts.items()}
         return cls(
             connected=_total(metrics.gateways),
+            communities=_total(metrics.communities),
             sent=_total(metrics.gateway_envelopes),
             missed=_total(metrics.gateway_missed),
             posts_stored=posts[PostResult.STORED],
@@ -219,14 +221,20 @@ def _total(metric: Counter | Gauge) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WeekStatus:
-    """A week of a community that has history archives: from `lower` to `upper`. `fetched` is None if we own it."""
+    """A week of a community that has history archives: from `lower` to `upper`.
+
+    `fetched`: whether a member has it all, or peers have got it all from us. `fetched_times`, `fetched_at`: how often
+    at least, and when something of it last; None for a member.
+    """
 
     lower: int
     upper: int
     archives: int
     distributed: bool
     seeding: bool
-    fetched: bool | None
+    fetched: bool
+    fetched_times: int | None
+    fetched_at: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +262,8 @@ class CommunityStatus:
                 week.is_distributed,
                 week.is_seeding and is_served,
                 week.is_fetched,
+                week.fetched_times,
+                week.fetched_at,
             )
             for week in community.weeks
         )

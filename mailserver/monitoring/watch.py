@@ -18,7 +18,7 @@ from mailserver.errors import MailserverError, StoreError
 from mailserver.handoff.communities import Served, ServedError, read_served
 from mailserver.handoff.last_run import MAX_ARCHIVED_DAYS, Compaction, CompactionState
 from mailserver.handoff.last_upkeep import Task
-from mailserver.metrics.figures import CompactionFigures, DiskFigures, StoreFigures
+from mailserver.metrics.figures import CompactionFigures, DatabaseFigures, DiskFigures, StoreFigures
 from mailserver.monitoring.memory import memory_limit
 from mailserver.store.handoff import Handoff
 from mailserver.store.interface import ReceptionDay, Store
@@ -50,6 +50,7 @@ class Sight:
     """
 
     store: StoreFigures | None = None
+    database: DatabaseFigures | None = None
     days: tuple[ReceptionDay, ...] = ()
     store_problem: str = ""
     store_damage: str = ""
@@ -106,6 +107,7 @@ class Watch:
         store_problem = self._store.problem or not_read or not_stored
         self.sight = Sight(
             store=store,
+            database=await self._database(),
             days=days,
             store_problem=store_problem,
             store_damage=self._store.damage,
@@ -117,6 +119,15 @@ class Watch:
             memory_limit=limit,
             served=await self._served(),
         )
+
+    async def _database(self) -> DatabaseFigures | None:
+        """How the database is; None if the store is in none, or it cannot be asked, which others say."""
+        others = self._store.others
+        if others is None:
+            return None
+        with contextlib.suppress(StoreError):
+            return await others.figures()
+        return None
 
     async def _served(self) -> Served | None:
         """What `community serve` has said last; None if it never ran, or that cannot be read."""

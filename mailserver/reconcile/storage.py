@@ -12,6 +12,7 @@ from mailserver.reconcile.wire import (
     KEY_BYTES,
     MAX_TIMESTAMP,
     TIMESTAMP_BYTES,
+    bound_between,
     write_varint,
 )
 
@@ -40,6 +41,15 @@ class Storage(Protocol):
 
     def fingerprint(self, start: int, stop: int) -> bytes:
         """The fingerprint of some items: see `fingerprint_of`."""
+
+    def cut(self, index: int, slack: int) -> tuple[int, bytes]:
+        """Where to divide the set: before an item, or up to `slack` items before that where it costs either side less.
+
+        Args:
+            index: from `slack` + 1 on; there is such an item.
+        Returns:
+            The index of the first item behind, and a bound that is above the one before it, and not above it.
+        """
 
 
 def fingerprint_of(total: int, count: int) -> bytes:
@@ -99,6 +109,10 @@ class MemoryStorage:
     def fingerprint(self, start: int, stop: int) -> bytes:
         """The fingerprint of some items, from the sums of those before them."""
         return fingerprint_of(self._sum_before(stop) - self._sum_before(start), stop - start)
+
+    def cut(self, index: int, slack: int) -> tuple[int, bytes]:
+        """Before the item itself, as the other implementations do: no place costs less."""
+        return index, bound_between(self.key(index - 1), self.key(index))
 
     def _sum_before(self, index: int) -> int:
         chunk, rest = divmod(index, SUMS_EVERY)

@@ -113,9 +113,11 @@ class Page(Protocol):
         """Where the next page begins, once all of this one is read; None if there is no next page."""
 
     async def read(self, count: int, max_bytes: int) -> Raws:
-        """Read the next envelopes, byte for byte as received. One that was deleted since is left out.
+        """Read the next envelopes, byte for byte as received. One that was deleted since is left out, unless the
+        page is of an archive, too, and that has it.
 
-        The first one is always read, and more as long as all of them fit into `max_bytes`.
+        The first one is always read, and more as long as all of them fit into `max_bytes`. There may be none after all,
+        and `left` may become less than what was found, if some were deleted.
 
         Args:
             count: how many at most. Ask for few more than are needed: each of them is looked at.
@@ -132,6 +134,12 @@ class StoredPage(Page, Protocol):
 
     def cut(self, count: int) -> None:
         """Leave out all but the first `count`; there is more behind them."""
+
+    def above(self, number: int) -> Place:
+        """The place right above an envelope that was found, by its number: what is below it begins with that envelope.
+
+        It may have been deleted since.
+        """
 
 
 class HistorySource(Protocol):

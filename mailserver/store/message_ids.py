@@ -149,6 +149,7 @@ class FoundEnvelopes(Protocol):
         """Read the next ones; see `store.interface.Page`.
 
         Raises:
+            RangeTooWide: what is left had to be found again, and was not.
             StoreError: the store cannot be read.
         """
 

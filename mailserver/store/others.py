@@ -6,6 +6,8 @@ the store all the same.
 
 from typing import Protocol
 
+from mailserver.metrics.figures import DatabaseFigures
+
 
 class Others(Protocol):
     """The other mailservers on a store, as far as we hear of them."""
@@ -19,7 +21,19 @@ class Others(Protocol):
     async def read(self) -> list[bytes]:
         """Wait for live envelopes of others; return some of them as they are stored, in the order of arrival.
 
-        None of them may be left, if they could not be read.
+        There may be none after all, if they could not be read, or if there was an outage.
+        """
+
+    @property
+    def outages(self) -> int:
+        """How often they could not be heard for a while, and can be again: nobody knows how many envelopes they have
+        put meanwhile."""
+
+    async def figures(self) -> DatabaseFigures | None:
+        """How the database is that they share with us; None if it is a file.
+
+        Raises:
+            StoreError: it cannot be asked.
         """
 
     @property

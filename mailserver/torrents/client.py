@@ -205,6 +205,15 @@ class TorrentProcess:
         )
         return Statistics(self.port, self.restarts, answer["memory_bytes"], torrents)
 
+    async def sent(self, info_hash: bytes) -> dict[int, int]:
+        """How many blocks of each piece were sent to peers since this was asked last, or the process began.
+
+        Blocks have BLOCK_BYTES, the last one of a piece what is left. If more is sent at once than libtorrent tells
+        of, some are left out.
+        """
+        answer = await self._child.ask({"op": "sent", "info_hash": info_hash.hex()})
+        return dict(answer["pieces"])
+
     def _of_link(self, link: MagnetLink) -> tuple[tuple[str, ...], tuple[Address, ...]]:
         """Trackers and peers, ours and the link's."""
         trackers = self._settings.trackers + (link.trackers if self._settings.link_trackers else ())

@@ -10,8 +10,9 @@ info dictionaries in base64, pieces are lists of [first, behind the last]. The s
     {"id": 4, "op": "forget", "request": 3}                          no answer: nobody waits for that request any more
     {"id": 5, "op": "drop", "info_hash"}                             -> {}, once nothing of the torrent is open
     {"id": 6, "op": "statistics"}                                    -> {"memory_bytes", "torrents": [..]}
-    {"id": 7, "op": "ping"}                                          -> {}
-    {"id": 8, "op": "stop"}                                          -> {}, once all is on disk; then it ends
+    {"id": 7, "op": "sent", "info_hash"}                             -> {"pieces": [[piece, blocks], ..]} since then
+    {"id": 8, "op": "ping"}                                          -> {}
+    {"id": 9, "op": "stop"}                                          -> {}, once all is on disk; then it ends
 
 Answers are {"id", "result": {..}} or {"id", "error": a `Fault`, "text"}, in any order. While a fetch is under way,
 {"id", "event": "progress", "missing": how many pieces, "wrong": how many came} say how far it is.

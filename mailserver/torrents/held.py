@@ -48,7 +48,7 @@ class HeldPieces:
             if index.stat().st_size > self._info.index_bytes:
                 os.truncate(index, self._info.index_bytes)
         on_disk = self._written(DATA_FILE, self._info.data_pieces) | self._written(INDEX_FILE, self._info.index_pieces)
-        self._saved = self._recorded() & on_disk
+        self._saved = self.recorded() & on_disk
         self.known = set(self._saved)
         self.verify(on_disk - self.known)
 
@@ -95,8 +95,12 @@ class HeldPieces:
         files.write_atomically(self._folder / HELD_FILE, "\n".join([_FIRST_LINE, *lines, ""]))
         self._saved = known
 
-    def _recorded(self) -> set[int]:
-        """Which pieces of `data` are held by the file `held`, whichever torrent it was written for."""
+    def recorded(self) -> set[int]:
+        """Which pieces of `data` are held by the file `held`, whichever torrent it was written for.
+
+        Raises:
+            OSError: it cannot be read.
+        """
         try:
             first, *lines = (self._folder / HELD_FILE).read_text("ascii", errors="replace").splitlines()
         except (FileNotFoundError, ValueError):  # it is not there, or empty

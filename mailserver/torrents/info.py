@@ -20,6 +20,11 @@ HASH_BYTES = 20
 DATA_FILE = "data"
 INDEX_FILE = "index"
 
+BLOCK_BYTES = 16 * 1024
+"""In what parts peers ask for a piece (BEP 3 "request"). The last one of a piece may be shorter."""
+
+BLOCKS_PER_PIECE = -(-PIECE_BYTES // BLOCK_BYTES)
+
 MAX_INFO_BYTES = 4 * 1024 * 1024
 """The largest metadata of a torrent: 21 GB of history, at 20 bytes for each piece."""
 

@@ -41,6 +41,9 @@ one that nobody has."""
 _UNCHOKED_PEERS = 20
 """How many peers are served at once; with more, they take turns."""
 
+_ALERTS = 10_000
+"""How many alerts wait at most: of 160 MB that are sent at once, a block each."""
+
 _STOP_TRACKERS_S = 2
 """How long to wait for trackers that are told that we leave."""
 
@@ -65,6 +68,14 @@ class WrongPieceCame:
     """A piece did not have its hash. libtorrent bans who sent all of it, and finds out who sent what otherwise."""
 
     info_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSent:
+    """A block of a piece was sent to a peer."""
+
+    info_hash: bytes
+    piece: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +115,7 @@ class EventsLost:
 
 
 Event: TypeAlias = (
-    Ready | PieceCame | WrongPieceCame | MetadataCame | MetadataUnusable | Flushed | DiskFailed | EventsLost
+    Ready | PieceCame | WrongPieceCame | BlockSent | MetadataCame | MetadataUnusable | Flushed | DiskFailed | EventsLost
 )
 
 
@@ -193,6 +204,8 @@ class Session:
                     yield PieceCame(_info_hash(alert.handle), alert.piece_index)
                 case lt.hash_failed_alert():
                     yield WrongPieceCame(_info_hash(alert.handle))
+                case lt.block_uploaded_alert():
+                    yield BlockSent(_info_hash(alert.handle), alert.piece_index)
                 case lt.metadata_received_alert():
                     yield from _metadata(alert.handle)
                 case lt.torrent_error_alert() if alert.handle.torrent_file() is None:
@@ -282,10 +295,12 @@ def _settings(settings: TorrentSettings) -> "lt.settings_pack":
         "max_failcount": _MAX_FAILURES,
         "close_redundant_connections": False,  # who has all that we want now may have what we want next
         "stop_tracker_timeout": _STOP_TRACKERS_S,
+        "alert_queue_size": _ALERTS,
         "alert_mask": category.error
         | category.status
         | category.storage
         | category.piece_progress
+        | category.upload
         | category.peer,  # bans
     }
 

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from mailserver.torrents.frames import Frame, decode_bytes, decode_pieces, encod
 from mailserver.torrents.held import HeldPieces
 from mailserver.torrents.info import DATA_FILE, INDEX_FILE, TorrentInfo
 from mailserver.torrents.magnet import Address
+from mailserver.torrents.memory import resident_bytes
 from mailserver.torrents.statistics import TorrentStatistics
 
 SAVE_INTERVAL_S = 5.0
@@ -60,6 +60,7 @@ class _Torrent:
     have: set[int]
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     wrong: int = 0
+    sent: Counter[int] = field(default_factory=Counter)  # blocks of each piece, since somebody asked
     failed: bool = False
     before: TorrentStatistics | None = None
     fetches: dict[int, _Fetch] = field(default_factory=dict)
@@ -114,6 +115,8 @@ class Worker:
                 work = self._drop(bytes.fromhex(frame["info_hash"]))
             case "statistics":
                 work = self._statistics()
+            case "sent":
+                work = self._sent(bytes.fromhex(frame["info_hash"]))
             case "ping":
                 work = self._ping()
             case "stop":
@@ -305,7 +308,14 @@ class Worker:
     async def _statistics(self) -> Frame:
         found = [asdict(_statistics_of(torrent)) for torrent in self._torrents.values()]
         torrents = [{**each, "info_hash": each["info_hash"].hex()} for each in found]
-        return {"memory_bytes": _memory_bytes(), "torrents": torrents}
+        return {"memory_bytes": resident_bytes(), "torrents": torrents}
+
+    async def _sent(self, info_hash: bytes) -> Frame:
+        torrent = self._torrents.get(info_hash)
+        if torrent is None:
+            return {"pieces": []}
+        sent, torrent.sent = torrent.sent, Counter()
+        return {"pieces": [*sent.items()]}
 
     async def _ping(self) -> Frame:
         return {}
@@ -323,6 +333,9 @@ class Worker:
                 return
             case session.PieceCame(_, piece):
                 torrent.have.add(piece)
+            case session.BlockSent(_, piece):
+                torrent.sent[piece] += 1
+                return
             case session.WrongPieceCame():
                 torrent.wrong += 1
             case session.Flushed():
@@ -382,12 +395,3 @@ def _check_sizes(info: TorrentInfo, folder: Path) -> None:
         raise RequestFault(Fault.DISK, f"data has {data_bytes} bytes, and the torrent {info.data_bytes}")
     if index_bytes != info.index_bytes:
         raise RequestFault(Fault.DISK, f"index has {index_bytes} bytes, and the torrent {info.index_bytes}")
-
-
-def _memory_bytes() -> int:
-    """Resident memory of this process; 0 where the system has no /proc."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
-    except FileNotFoundError:
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")

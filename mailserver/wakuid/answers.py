@@ -20,6 +20,7 @@ from mailserver.wakuid.fields import (
     elements,
     encoded_uint,
     list_of,
+    read_equal_muids,
     read_request_id,
     uint,
 )
@@ -74,7 +75,7 @@ class Ids:
 
     def encode(self) -> bytes:
         """Encode the payload."""
-        return rlp.encode([uint(self.request_id), self.muids])
+        return list_of(encoded_uint(self.request_id), rlp.encode_strings(self.muids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +138,7 @@ def decode_answer(code: IdPacketCode, payload: bytes) -> Answer:
             rejection = _REJECTIONS.get(as_u32(reason))
             return Refused(as_request_id(request_id), rejection, as_text(text), as_u32(retry_after))
         case IdPacketCode.IDS:
-            request_id, muids = elements(payload, 2, MAX_FETCHED_IDS + FEW_ITEMS)
-            return Ids(as_request_id(request_id), as_muids(muids))
+            return _decode_ids(payload)
         case IdPacketCode.ENVELOPES:
             return _decode_envelopes(payload)
         case IdPacketCode.RECONCILED:
@@ -150,6 +150,15 @@ def decode_answer(code: IdPacketCode, payload: bytes) -> Answer:
             return Done(as_request_id(request_id), place, is_all=bool(as_u32(is_all)))
         case _:
             raise DecodeError("packet is no answer", got=code.name)
+
+
+def _decode_ids(payload: bytes) -> Ids:
+    request_id, at, end = read_request_id(payload)
+    muids = read_equal_muids(payload, at, end)
+    if muids is None:  # they have several lengths, or are followed by other elements
+        _, items = elements(payload, 2, MAX_FETCHED_IDS + FEW_ITEMS)
+        muids = as_muids(items)
+    return Ids(request_id, muids)
 
 
 def _decode_envelopes(payload: bytes) -> Envelopes:

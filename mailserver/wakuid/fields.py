@@ -1,8 +1,10 @@
 """The elements of packets of `wakuid/1`: how each is read and written, with its bound."""
 
+from typing import cast
+
 from mailserver.codec import rlp
 from mailserver.errors import DecodeError
-from mailserver.ids.muid import MAX_NETWORK_TOPIC_BYTES, Muid, check_muid
+from mailserver.ids.muid import MAX_NETWORK_TOPIC_BYTES, Muid, check_muid, is_muid_length
 from mailserver.mail.request import MAX_REQUEST_TOPICS
 from mailserver.waku.bloom import BLOOM_BYTES, FULL_INTEREST, Interest
 from mailserver.waku.envelope import TOPIC_BYTES, Topic
@@ -85,6 +87,18 @@ def as_message(item: rlp.Item) -> bytes:
 def as_muids(item: rlp.Item) -> list[Muid]:
     """A list of MUIDs."""
     return [check_muid(rlp.as_bytes(each)) for each in at_most(rlp.as_list(item), MAX_FETCHED_IDS, "ids")]
+
+
+def read_equal_muids(payload: bytes, at: int, end: int) -> list[Muid] | None:
+    """Read a list of MUIDs that is the last element of a packet, as nearly all are: those of envelopes have one length.
+
+    None: it is something else, for `as_muids` to read, or to refuse.
+    """
+    is_list, start, stop = rlp.header(payload, at, end)
+    muids = rlp.equal_strings(payload, start, stop) if is_list and stop == end else None
+    if muids is None or len(muids) > MAX_FETCHED_IDS or not is_muid_length(len(muids[0])):
+        return None
+    return cast(list[Muid], muids)
 
 
 def at_most(items: list[rlp.Item], limit: int, what: str) -> list[rlp.Item]:

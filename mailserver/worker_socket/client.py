@@ -140,6 +140,8 @@ class RemoteWriter:
             return
         try:
             self._pipe = pipe
+            if self._connected.is_set():
+                self.others.note_outage()  # what was put meanwhile is not told any more
             self._connected.set()
             self._found()
             await self._read(pipe)

@@ -15,10 +15,11 @@ READ_AT_ONCE = 256
 
 
 class LiveQueue:
-    """A `store.others.Others`. `missed` counts what was left out because nobody took it in time."""
+    """A `store.others.Others`. `missed` counts what was left out because nobody took it in time, `outages` how often
+    those who put it could not be heard."""
 
     def __init__(self) -> None:
-        self.missed = 0
+        self.missed = self.outages = 0
         self._waiting: deque[FeedEnvelope] = deque()
         self._bytes = 0
         self._has_some = asyncio.Event()
@@ -34,8 +35,13 @@ class LiveQueue:
         if self._waiting:
             self._has_some.set()
 
+    def note_outage(self) -> None:
+        """They are heard again; whoever reads sees that."""
+        self.outages += 1
+        self._has_some.set()
+
     async def take(self) -> list[FeedEnvelope]:
-        """Wait until there are some; return the first READ_AT_ONCE at most."""
+        """Wait until there are some, or there was an outage; return the first READ_AT_ONCE at most."""
         await self._has_some.wait()
         taken = [self._take() for _ in range(min(READ_AT_ONCE, len(self._waiting)))]
         if not self._waiting:
@@ -52,6 +58,9 @@ class LiveQueue:
     async def read(self) -> list[bytes]:
         """Wait for live envelopes of others; return some."""
         return [envelope.raw for envelope in await self.take()]
+
+    async def figures(self) -> None:
+        """They share no database."""
 
     def _take(self) -> FeedEnvelope:
         taken = self._waiting.popleft()

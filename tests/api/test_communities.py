@@ -144,6 +144,17 @@ async def test_community_is_joined_and_shown(calls: Calls, said: dict[str, Json]
     assert await calls("status") == await calls("status", id_text(OTHER)) == [joined]
 
 
+async def test_community_is_left_and_its_history_deleted_where_that_is_said(calls: Calls) -> None:
+    await calls("join", {"community": id_text(OTHER)})
+
+    assert await calls("leave", id_text(OTHER)) is True
+    assert await calls("status") == []
+    assert membership(calls.data_dir, OTHER).read_kept() == Joined(OTHER)
+
+    assert await calls("leave", id_text(OTHER), True) is True
+    assert membership(calls.data_dir, OTHER).deleting.exists()
+
+
 async def test_history_is_fetched_when_it_is_asked_for(calls: Calls) -> None:
     assert await calls("fetch", id_text(OTHER))
     assert await calls("fetch", id_text(OTHER), "magnet:?x")
@@ -173,6 +184,8 @@ async def test_history_is_fetched_when_it_is_asked_for(calls: Calls) -> None:
             "channel.symmetricKey: it needs topic",
         ),
         ("join", [{"community": ID}], ErrorCode.COMMUNITY_REFUSED, "is ours"),
+        ("leave", [id_text(OTHER)], ErrorCode.COMMUNITY_REFUSED, "was not joined"),
+        ("leave", [id_text(OTHER), 1], ErrorCode.INVALID_PARAMS, "delete: not true or false"),
         ("join", [{"community": "0x02"}], ErrorCode.INVALID_PARAMS, "membership.community: "),
         ("join", [{"community": ID, "fetch": "some"}], ErrorCode.INVALID_PARAMS, "membership.fetch: not one of"),
         ("join", [{"community": ID, "fetch": "all", "to": 5}], ErrorCode.INVALID_PARAMS, "membership.fetch: "),

@@ -17,6 +17,7 @@ from mailserver.communities.channels import community_id, special_channel
 from mailserver.communities.choosing import All, Latest
 from mailserver.community.member.history import read_overview
 from mailserver.community.member.joined import Joined, membership
+from mailserver.community.member.leaving import join, leave
 from mailserver.torrents.client import TorrentProcess
 from tests.app.daemons import running
 from tests.community.member.publishing import FOREIGNER, sealed
@@ -36,10 +37,11 @@ def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(data_dir: Path, torrents: TorrentProcess) -> AsyncIterator[None]:
-    task = asyncio.create_task(Members(CommunitiesConfig(data_dir=data_dir), torrents, time.time).run())
+async def serving(data_dir: Path, torrents: TorrentProcess) -> AsyncIterator[Members]:
+    members = Members(CommunitiesConfig(data_dir=data_dir), torrents, time.time)
+    task = asyncio.create_task(members.run())
     try:
-        yield
+        yield members
     finally:
         task.cancel()
         await asyncio.wait([task])
@@ -62,6 +64,44 @@ async def test_community_is_followed_from_when_it_is_joined_and_anew_when_more_i
         await until(lambda: folder.history.exists() and imported(folder) == 1, 60)
         folder.write(Joined(COMMUNITY, choice=All()))
         await until(lambda: imported(folder) == 2, 60)
+
+
+@pytest.mark.parametrize("delete", [False, True], ids=["kept", "deleted"])
+async def test_community_that_is_left_is_not_seeded_any_more_and_its_history_stays_unless_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, delete: bool
+) -> None:
+    caplog.set_level(logging.INFO)
+    folder = membership(tmp_path, COMMUNITY)
+
+    def fetched() -> list[str]:
+        return [text for text in caplog.messages if text.startswith("history fetched")]
+
+    async with (
+        running(tmp_path) as daemon,
+        TorrentProcess(LOOPBACK) as owner,
+        TorrentProcess(LOOPBACK) as torrents,
+        serving(tmp_path, torrents) as members,
+    ):
+        uri = await Seeded(owner, tmp_path / "owner").publish(weeks(4, 5))
+        await post(daemon.enode, [await announcement(uri, now_ms())])
+        join(folder, Joined(COMMUNITY))
+        await until(lambda: folder.history.exists() and imported(folder) == 2, 60)
+
+        leave(folder, delete=delete)
+        await until(lambda: not (folder.path / "torrent").exists(), 60)
+
+        assert (await torrents.statistics()).torrents == ()
+        if delete:
+            await until(lambda: not folder.path.parent.exists(), 60)
+        else:
+            assert imported(folder) == 2
+            join(folder, Joined(COMMUNITY))
+            await until(lambda: len(fetched()) == 2, 60)
+            assert ["downloaded=2" in text for text in fetched()] == [True, False]  # nothing twice
+            (again,) = (await torrents.statistics()).torrents
+            assert again.held < again.pieces  # no more than the index
+            (member,) = members.members.values()
+            assert member.offered() == set()
 
 
 async def test_community_that_announces_the_torrent_of_another_is_refused_and_harms_nobody(tmp_path: Path) -> None:

@@ -18,11 +18,13 @@ from mailserver.app.communities_config import CommunitiesConfig
 from mailserver.app.community_watch import CommunityWatch
 from mailserver.communities import links
 from mailserver.communities.channels import id_text
-from mailserver.communities.progress import CommunityProgress, Role
+from mailserver.communities.progress import CommunityProgress, Role, Week
 from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.member.joined import Joined, membership
+from mailserver.community.owner.announcing import read_announced
 from mailserver.handoff.communities import SERVED_FILE, read_served
 from mailserver.torrents.client import TorrentProcess
+from mailserver.torrents.magnet import MagnetLink
 from tests.app.daemons import running
 from tests.community.member.test_following import COMMUNITY, announcement, now_ms, post, weeks
 from tests.community.member.torrents import LOOPBACK, Seeded
@@ -40,6 +42,9 @@ def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(community_members, "PAUSE_S", 0.1)
     monkeypatch.setattr(community_watch, "FIRST_LOOK_S", 0.1)
     monkeypatch.setattr(community_watch, "LOOK_INTERVAL_S", 0.1)
+
+
+NO_WEEK = Week(0, 1, 0, is_distributed=False, is_seeding=False, is_fetched=False)
 
 
 @contextlib.asynccontextmanager
@@ -120,6 +125,38 @@ async def test_weeks_of_owned_and_joined_communities_are_told_to_prometheus_and_
     assert f'community_ranges{{community="{owned.id}",role="owner",state="distributed"}} 1.0' in lines
     assert f'community_ranges{{community="{joined.id}",role="member",state="fetched"}} 2.0' in lines
     assert "community_connected 1.0" in lines
+
+
+async def test_week_that_a_member_has_fetched_is_told_and_still_after_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = made_in(tmp_path / COMMUNITIES_FOLDER, garden(), OTHER_OWNER)
+    make_week(folder, 0)
+
+    def fetched() -> tuple[int | None, int | None]:
+        (week,) = of_owned.weeks if (of_owned := of_role(tmp_path, Role.OWNER)) is not None else (NO_WEEK,)
+        return week.fetched_times, week.fetched_at
+
+    async with running(tmp_path, feed_socket=True):
+        async with serving(tmp_path, caplog), TorrentProcess(LOOPBACK) as member:
+            await until(lambda: folder.announced.exists() and fetched() == (0, None), 60)
+            announced = read_announced(folder.announced)
+            assert announced is not None
+            (port,) = [int(text.partition("port=")[2]) for text in caplog.messages if text.startswith("torrents list")]
+            link = MagnetLink(announced.info_hash, peers=(("127.0.0.1", port),))
+            info = await member.metadata(link)
+            (tmp_path / "fetched").mkdir()
+            await member.fetch(info, tmp_path / "fetched", [info.pieces], link=link)
+            await until(lambda: fetched()[0] == 1, 60)
+            before = fetched()
+        (tmp_path / COMMUNITIES_FOLDER / SERVED_FILE).unlink()
+        async with serving(tmp_path, caplog) as url:
+            await until(lambda: fetched()[0] is not None, 60)
+            assert fetched() == before
+            _, metrics = await asyncio.to_thread(get, f"{url}/metrics")
+
+    assert f'community_ranges{{community="{folder.path.name}",role="owner",state="fetched"}} 1.0' in metrics
+    assert "community_fetched_timestamp_seconds{" in metrics
 
 
 async def test_service_without_a_daemon_is_alive_and_says_what_it_cannot_do(

@@ -29,6 +29,7 @@ from bench.data import (
     packets,
 )
 from bench.flood import flood_specs
+from bench.history_results import History, HistoryRun
 from bench.plot import draw_growth
 from bench.receivers import Receivers, interest_of
 from bench.relay import RelayFailed, check_receivers
@@ -41,8 +42,6 @@ from bench.results import (
     FloodPhase,
     Handshakes,
     HandshakesRun,
-    History,
-    HistoryRun,
     Idle,
     IdleRun,
     Ingest,
@@ -600,17 +599,17 @@ def test_stranger_posts_no_more_than_arrives_before_it_expires() -> None:
 
 
 @pytest.mark.integration
-def test_dense_store_has_as_many_envelopes_of_fewer_days_and_is_asked_by_a_stranger(tmp_path: Path) -> None:
+def test_density_says_of_how_many_days_the_envelopes_are_and_a_stranger_asks_for_them(tmp_path: Path) -> None:
     file = tmp_path / "all.json"
-    what = ("history", "--quick", "--envelopes", "70000", "--density", "2", "--stranger", "--store", str(tmp_path))
+    what = ("history", "--quick", "--envelopes", "3000", "--density", "0.04", "--stranger", "--store", str(tmp_path))
 
     done = run_bench(*what, "--json", str(file))
 
     assert done.returncode == 0, done.stderr
     (results,) = json.loads(file.read_text())
-    assert results["histories"][0]["store"]["days"] == 1
-    assert "Store of 70,000 envelopes, 1 day," in done.stdout
-    assert (tmp_path / "70000-dense-2" / "mailserver.db").exists()
+    assert results["histories"][0]["store"]["days"] == 2  # with the usual density, 1
+    assert "Store of 3,000 envelopes, 2 days," in done.stdout
+    assert (tmp_path / "3000-dense-0.04" / "mailserver.db").exists()
 
 
 def test_nothing_is_measured_beside_ours_where_nothing_else_is_named() -> None:

@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 
 from bench.communities_report import communities_text
-from bench.communities_results import Communities, FetchingRun, MakingRun
+from bench.communities_results import Communities, FetchingRun, MakingRun, ServingMemory
 from tests.bench.test_bench import run_bench
 
 
 def test_tables_have_the_medians_and_the_worst() -> None:
     making = (MakingRun(9.0, 10.0, 18.0, 10**9), MakingRun(8.0, 5.0, 9.0, 10**9))
     fetching = (FetchingRun(1.0, 4.0, 2.0, 0), FetchingRun(3.0, 2.0, 2.0, 100))
-    measured = Communities(500_000, 52, 300 * 10**6, making, 520, (0.03, 0.04), 50 * 10**6, 80_000, fetching)
+    serving = (ServingMemory(10, 10**8, 2 * 10**8, 3 * 10**8, 4 * 10**8, 20.0, 30.0),)
+    measured = Communities(500_000, 52, 300 * 10**6, making, 520, (0.03, 0.04), 50 * 10**6, 80_000, fetching, serving)
 
     lines = communities_text(measured).splitlines()
 
@@ -22,6 +23,8 @@ def test_tables_have_the_medians_and_the_worst() -> None:
     assert lines[4] == "An index of 520 archives is read and checked in 35 ms (40 at most)"
     assert lines[6].startswith("50 MB of it between two torrent processes on loopback, then imported (80,000 messages)")
     assert lines[8].split() == ["2", "(3)", "30,000", "(20,000)", "25", "100"]
+    assert lines[10].startswith("Resident memory of `community serve`")
+    assert lines[12].split() == ["10", "100", "(300)", "200", "(400)", "20", "30"]
 
 
 @pytest.mark.spark
@@ -37,4 +40,8 @@ def test_quick_run_makes_and_fetches_a_community(tmp_path: Path) -> None:
     assert (measured["fetched_messages"], len(measured["making"]), len(measured["index_s"])) == (2000, 1, 1)
     (fetched,) = measured["fetching"]
     assert fetched["twice_bytes"] == 0
+    assert [each["communities"] for each in measured["serving"]] == [1, 2]
+    for each in measured["serving"]:
+        assert min(each.values()) > 0
+        assert each["service_peak_bytes"] >= each["service_bytes"] * 0.9
     assert min(fetched["fetch_s"], fetched["import_s"]) > 0

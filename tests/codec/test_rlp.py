@@ -44,6 +44,10 @@ def item_of(value: Json) -> rlp.Item:
     return value.encode()
 
 
+def equally_long(length: int) -> st.SearchStrategy[list[bytes]]:
+    return st.lists(st.binary(min_size=length, max_size=length), max_size=4)
+
+
 def unhex(text: str) -> bytes:
     return bytes.fromhex(text.removeprefix("0x"))
 
@@ -88,6 +92,40 @@ def test_decode_gives_back_what_was_encoded(item: rlp.Item) -> None:
     assert data == library.encode(item)
     assert rlp.decode(data) == item
     assert rlp.decode_first(data) == item
+
+
+@settings(max_examples=200)
+@given(st.lists(st.binary(max_size=60), max_size=4) | st.integers(0, 60).flatmap(equally_long))
+def test_strings_encode_as_a_list_of_them(strings: list[bytes]) -> None:
+    assert rlp.encode_strings(strings) == rlp.encode(strings)
+
+
+@settings(max_examples=200)
+@given(st.lists(ITEMS, max_size=4) | st.integers(2, 55).flatmap(equally_long), st.data())
+def test_strings_of_one_length_are_read_at_a_stroke_and_nothing_else(
+    items: list[rlp.Item], draw: st.DataObject
+) -> None:
+    data = bytearray(rlp.encode(items))
+    if draw.draw(st.booleans()):
+        data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    changed = bytes(data)
+    try:
+        _, at, end = rlp.header(changed, 0, len(changed))
+        found = rlp.decode_list(changed[:end])
+    except DecodeError:
+        return
+    lengths = {len(item) if isinstance(item, bytes) else None for item in found}
+    is_equal = len(lengths) == 1 and lengths < {*range(2, 56)}
+
+    assert rlp.equal_strings(changed, at, end) == (found if is_equal else None)
+    assert rlp.equal_strings(b"before" + changed + b"after", 6 + at, 6 + end) == (found if is_equal else None)
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_strings_that_are_cut_off_are_not_read_at_a_stroke(cut: int) -> None:
+    data = rlp.encode([b"one", b"two", b"six"])
+
+    assert rlp.equal_strings(data, 1, len(data) - cut) == {4: [b"one", b"two"], 8: [b"one"]}.get(cut)
 
 
 def test_tuples_encode_as_lists() -> None:

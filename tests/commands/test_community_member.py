@@ -1,4 +1,4 @@
-"""`waku-mailserver community join|fetch|status|messages`: what they write, print and refuse."""
+"""`waku-mailserver community join|leave|fetch|status|messages`: what they write, print and refuse."""
 
 import asyncio
 import json
@@ -103,7 +103,7 @@ def test_community_of_ours_is_not_joined(tmp_path: Path, capsys: pytest.CaptureF
     assert "is ours" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["fetch", "status", "messages"])
+@pytest.mark.parametrize("command", ["fetch", "leave", "status", "messages"])
 def test_community_that_was_not_joined_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
@@ -111,6 +111,35 @@ def test_community_that_was_not_joined_is_said(
     assert community(tmp_path, command, ID, *listen) == 1
 
     assert f"community {ID} was not joined" in capsys.readouterr().err
+
+
+def test_history_of_a_community_that_was_left_is_printed_until_it_is_deleted(
+    history: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert community(history, "leave", ID) == 0
+    assert memberships(history) == []
+    assert community(history, "messages", ID, "--json") == 0
+    assert capsys.readouterr().out
+
+    assert community(history, "leave", ID, "--delete") == 0
+    assert community(history, "messages", ID) == 1
+    assert f"community {ID} was not joined" in capsys.readouterr().err
+    assert not membership(history, COMMUNITY).path.exists()
+
+
+def test_community_that_is_followed_is_left_and_the_rest_is_said_to_follow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert community(tmp_path, "join", ID) == 0
+    with membership(tmp_path, COMMUNITY).locked():
+        assert community(tmp_path, "leave", ID, "--delete") == 0
+        assert "removes its files" in capsys.readouterr().out
+        assert community(tmp_path, "leave", ID, "--delete", "--json") == 0
+        assert json.loads(capsys.readouterr().out) == {"id": ID, "deleted": True, "done": False}
+
+    assert memberships(tmp_path) == []
+    assert community(tmp_path, "leave", ID, "--delete", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["done"] is True
 
 
 @pytest.mark.parametrize(
@@ -189,8 +218,8 @@ def test_status_of_one_community_shows_its_archives(history: Path, capsys: pytes
     assert "2, 1 of them in no archive yet" in out
     assert "news" in out
     assert "community serve does not run" in out
-    weeks = [line.split() for line in out.splitlines() if line.endswith(("yes", "no"))]
-    assert [row[4:] for row in weeks] == [["1", "yes", "no", "yes"], ["1", "yes", "no", "no"]]
+    weeks = [line.split() for line in out.splitlines() if line.split()[-1:] == ["-"] and len(line.split()) == 9]
+    assert [row[4:] for row in weeks] == [["1", "yes", "no", "yes", "-"], ["1", "yes", "no", "no", "-"]]
     rows = [line.split() for line in out.splitlines() if "100 KiB" in line]
     assert [row[4] for row in rows] == ["imported", "refused"]
     assert out.rstrip().endswith("it does not decode")
@@ -220,7 +249,7 @@ def test_status_says_what_serve_does_while_it_runs(history: Path, capsys: pytest
         COMMUNITY,
         read_overview(membership(history, COMMUNITY).history).archives,
         link=None,
-        is_offered=True,
+        offered=range(1),
         traffic=TorrentTraffic(peers=2, uploaded_bytes=2048, downloaded_bytes=5),
         problem="",
     )

@@ -17,8 +17,10 @@ from mailserver.community.owner.appending import append, read_made
 from mailserver.community.owner.folders import named
 from mailserver.community.owner.progress import owned_progress
 from mailserver.community.owner.publishing import take_next_index
+from mailserver.community.owner.sent import SentPieces
 from mailserver.files import write_atomically
 from mailserver.handoff.communities import write_served
+from mailserver.torrents.info import BLOCKS_PER_PIECE
 from mailserver.torrents.statistics import TorrentTraffic
 from tests.community.owner.samples import GARDEN, OWNER, archives_of, channel, garden, made_in, sealed, week
 
@@ -165,12 +167,17 @@ def test_status_of_a_community_of_ours_shows_its_weeks(tmp_path: Path, capsys: C
     size = folder.data.stat().st_size // 2
     write_atomically(folder.announced, Announced(bytes(20), size, 1, int(time.time())).encode())
 
+    sent = SentPieces()
+    sent.add({0: 2 * BLOCKS_PER_PIECE}, week(5).lower, 2)
+    sent.write(folder.sent)
+
     assert run(tmp_path, "status", "--json") == 0
     said = json.loads(capsys.readouterr().out)
+    assert [(each["fetched_times"], each["fetched_at"]) for each in said["weeks"]] == [(2, week(5).lower), (0, None)]
     assert (said["id"], said["role"], said["name"], said["late_weeks"]) == (folder.path.name, "owner", "Garden", None)
     assert [(each["from"], each["distributed"], each["seeding"], each["fetched"]) for each in said["weeks"]] == [
-        (week(0).lower, True, False, None),
-        (week(1).lower, False, False, None),
+        (week(0).lower, True, False, True),
+        (week(1).lower, False, False, False),
     ]
 
     progress = owned_progress(
@@ -178,6 +185,7 @@ def test_status_of_a_community_of_ours_shows_its_weeks(tmp_path: Path, capsys: C
         read_made(folder, record.format).entries,
         seeded_bytes=2 * size,
         announced=None,
+        sent=SentPieces(),
         is_on=True,
         late_weeks=3,
         traffic=TorrentTraffic(peers=1),
@@ -193,8 +201,13 @@ def test_status_of_a_community_of_ours_shows_its_weeks(tmp_path: Path, capsys: C
     assert run(tmp_path, "status", folder.path.name) == 0
     out = capsys.readouterr().out
     assert re.search(r"weeks without an archive +3\n", out)
-    weeks = [line.split()[4:] for line in out.splitlines() if line.endswith(" -")]
-    assert weeks == [["1", "yes", "yes", "-"], ["1", "no", "yes", "-"]]
+    rows = [" ".join(line.split()[4:]) for line in out.splitlines() if " times " in line]
+    moment = f"{datetime.fromtimestamp(week(5).lower, UTC):%Y-%m-%d %H:%M}"
+    assert rows == [f"1 yes yes yes, 2 times {moment}", "1 no yes no, 0 times -"]
+
+    folder.sent.write_bytes(b"no counts")
+    assert run(tmp_path, "status", "--json") == 0
+    assert {each["fetched"] for each in json.loads(capsys.readouterr().out)["weeks"]} == {False}
 
 
 def test_status_of_a_community_whose_index_is_damaged_says_so(tmp_path: Path, capsys: Capture) -> None:

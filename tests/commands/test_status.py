@@ -46,6 +46,7 @@ async def state(tmp_path: Path) -> AsyncIterator[Monitoring]:
         await fill(store, make_envelopes(3))
         metrics = Metrics()
         metrics.gateways.set(2)
+        metrics.communities.set(1)
         metrics.gateway_envelopes.inc(5000)
         metrics.gateway_posts[PostResult.STORED].inc(7)
         metrics.gateway_posts[PostResult.FAILED].inc(1)
@@ -103,7 +104,7 @@ async def test_table_says_how_it_is(state: Monitoring, tmp_path: Path, capsys: p
         said["communities"]
         == "1 owned, 1 joined; 1 week without an archive; 1 with a problem; community serve does not run"
     )
-    assert said["gateways"] == "2; 5,000 envelopes sent, 7 stored from them (1 refused or failed)"
+    assert said["gateways"] == "2 and the communities; 5,000 envelopes sent, 7 stored from them (1 refused or failed)"
     assert said["envelopes accepted"].split()[0] == "1,234"
     assert said["answer time, median"].split() == ["7.5", "ms", "7.5", "ms"]
     assert said["bytes in"].startswith("2 KiB")

@@ -9,8 +9,8 @@ OWNED = CommunityProgress(
     id="0x02" + "11" * 32,
     role=Role.OWNER,
     weeks=(
-        Week(FIRST, FIRST + PERIOD_S, 1, True, True, None),
-        Week(FIRST + PERIOD_S, FIRST + 2 * PERIOD_S, 2, False, True, None),
+        Week(FIRST, FIRST + PERIOD_S, 1, True, True, True, 3, 1_729_900_000),
+        Week(FIRST + PERIOD_S, FIRST + 2 * PERIOD_S, 2, False, True, False, 0, None),
     ),
     archives={},
     late_weeks=1,

@@ -16,7 +16,7 @@ import uvloop
 
 from tests.crowd.crowd import Settings, run_crowd
 
-QUICK = Settings(minutes=0.2, clients=25, life_s=3.0, topics=12, nuisances=4, seed=7)
+QUICK = Settings(minutes=0.2, stored=1000, clients=25, life_s=3.0, topics=12, nuisances=4, seed=7)
 """What --quick, and the test, runs."""
 
 

@@ -3,7 +3,8 @@
 A client of v1 posts all the time. Members of the crowd come from addresses of their own, read history, subscribe, and
 some of them send; then they leave: with a goodbye, without one, or after an unsubscribe. Others are a nuisance: they
 are silent, send garbage, or read nothing. Each member compares what it got with what was posted. In between, the
-gateway's memory is looked at; in the end, all that clients had must have been given back.
+gateway's memory is looked at; in the end, all that clients had must have been given back. The store has a history
+before the first comes: what the gateway's caches hold of it is there from the beginning, and does not look like a leak.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from bench.addresses import MANY, address
 from bench.data import Distribution, Topics, live_envelopes
 from bench.helper import HelperFailed
 from bench.light_client import MUXERS, LightClient, connect
+from bench.store import StoreSpec, prepare_store
 from mailserver.client.mail_client import MailClient
 from mailserver.client.mail_client import connect as connect_v1
 from mailserver.ids.envelopes import NS, content_topic_of
@@ -64,6 +66,9 @@ SENDERS_SHARE = 0.05
 LATE_S = 20.0
 """How long anything may take when the machine is busy, before it counts as lost."""
 
+INDEXED_S = 300.0
+"""How long the gateway may take to index what is stored before anybody comes."""
+
 HALF = 0.5
 TICK_S = 0.05
 SAMPLE_S = 2.0
@@ -77,9 +82,11 @@ NEVER = ("gateway_internal_errors_total", "gateway_damaged_envelopes", "gateway_
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How many, how long, how much: `clients` are there at a time, and stay `life_s` in the mean."""
+    """How many, how long, how much: `clients` are there at a time, and stay `life_s` in the mean; `stored` envelopes
+    are there before them."""
 
     minutes: float = 60.0
+    stored: int = 200_000
     clients: int = 1000
     life_s: float = 120.0
     posts_per_s: float = 40.0
@@ -421,15 +428,29 @@ def _scrape(gateway: GatewayProcess) -> Counter[str]:
     return found
 
 
+async def _until_indexed(gateway: GatewayProcess) -> None:
+    """Wait until it answers from all that is stored."""
+    request = StoreQueryRequest("1", pagination_limit=1)
+    async with asyncio.timeout(INDEXED_S), connect(gateway.tcp, "yamux") as client:
+        while True:
+            packet, _ = await client.ask(ProtocolId.STORE_QUERY, request.encode())
+            if decode_store_query_response(packet).status_code == StoreStatus.OK:
+                return
+            await asyncio.sleep(TICK_S)
+
+
 async def run_crowd(settings: Settings, folder: Path) -> Result:
     """Run a daemon and its gateway in a folder, with the crowd around them."""
     room = str(settings.clients + settings.nuisances)
     flags = ("--max-clients", room, "--max-subscribers", str(4 * settings.clients + 100))
+    stored = StoreSpec(settings.stored, settings.topics, 1, Distribution.UNIFORM.value)
+    await asyncio.to_thread(prepare_store, folder / "data", stored)
     with (
         running_daemon(folder / "data", "--feed-socket") as daemon,
         running_gateway(folder / "data", *METRICS, *flags) as gateway,
     ):
         gateway.wait_for_line("feed connected")
+        await _until_indexed(gateway)
         async with connect_v1(daemon.enode, "crowd") as v1:
             result = await Crowd(settings, daemon, gateway, v1).run()
         gateway.stop()

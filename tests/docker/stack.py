@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, Topic
 from mailserver.waku.payload import key_from_password
 from tests.docker.engine import BUILD_S, QUICK_S, docker, free_ports, inspect, wait_for
-from tests.quick_jvm import COMPILER, OPTIONS
+from tests.quick_spark import COMPILER, OPTIONS
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -109,9 +110,14 @@ class Stack:
 
     def up(self, *services: str) -> None:
         """Start services, by default the mailserver and the compaction, and wait until they are healthy."""
-        self.compose("up", "--detach", "--no-build", *(services or SERVICES))
-        for service in services or SERVICES:
-            self.wait_until_healthy(service)
+        # Compose waits by itself, at next to no cost: to ask once more by `docker` takes a tenth of a second of CPU.
+        waiting = ("--wait", "--wait-timeout", f"{HEALTHY_WITHIN_S:.0f}")
+        wanted = services or SERVICES
+        started = self.compose(
+            "up", "--detach", "--no-build", *waiting, *wanted, check=False, within_s=HEALTHY_WITHIN_S + QUICK_S
+        )
+        assert started.returncode == 0, started.stderr + "".join(map(self.logs, wanted))
+        assert {self.container(service)["State"]["Health"]["Status"] for service in wanted} == {"healthy"}
 
     def down(self) -> None:
         """Remove the containers; volumes stay."""
@@ -136,6 +142,22 @@ class Stack:
 
     def logs(self, service: str) -> str:
         return self.compose(*PROFILES, "logs", "--no-log-prefix", service).stdout
+
+    def wait_for_line(self, service: str, words: str, within_s: float) -> None:
+        """Wait until a container that runs has logged these words."""
+        command = ["docker", "logs", "--follow", self.container(service)["Id"]]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as log:
+            assert log.stdout is not None
+            giving_up = threading.Timer(within_s, log.kill)
+            giving_up.start()
+            lines = []
+            for line in log.stdout:
+                lines.append(line)
+                if words in line:
+                    break
+            giving_up.cancel()
+            log.kill()
+        assert words in "".join(lines[-1:]), f"not within {within_s:g} s: {words}\n{''.join(lines)}"
 
     def wait_until_healthy(self, service: str) -> None:
         container = self.compose(*PROFILES, "ps", "--all", "--quiet", service).stdout.strip()

@@ -14,11 +14,13 @@ from mailserver.doctor.database import check_database
 from mailserver.doctor.findings import Finding, Verdict
 from mailserver.errors import StoreError
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
-from mailserver.store.postgres import inspection
+from mailserver.store.message_ids import Scope
+from mailserver.store.postgres import connections, inspection
 from mailserver.store.postgres.connections import MIN_SERVER_VERSION
 from mailserver.store.postgres.store import open_store
-from tests.store.postgres.server import Server, new_schema, shared_server
-from tests.store.samples import new_envelopes
+from tests.store.engines import EVERYTHING
+from tests.store.postgres.server import Server, new_schema, running_server, shared_server
+from tests.store.samples import EVER, FULL, new_envelopes
 
 pytestmark = pytest.mark.integration
 
@@ -26,10 +28,8 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def durable() -> Iterator[Server]:
     """A server as it should be."""
-    server = Server({})
-    server.start()
-    yield server
-    server.remove()
+    with running_server({}) as server:
+        yield server
 
 
 def found(config: Config) -> dict[str, Finding]:
@@ -59,12 +59,54 @@ def test_database_that_forgets_in_a_power_cut_is_a_problem() -> None:
 
 
 def test_database_with_too_few_connections_is_a_warning(durable: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "CONNECTIONS", 1000)
+    monkeypatch.setattr(connections, "CONNECTIONS", 1000)
 
     findings = found(Config(store=durable.url(new_schema(durable))))
 
     assert findings["connections"].verdict is Verdict.WARNING
-    assert "and a mailserver uses 1000" in findings["connections"].text
+    assert findings["connections"].text.endswith(" more connections, and a mailserver uses 1000")
+
+
+def test_connections_of_a_gateway_and_communities_are_counted_where_there_may_be_any(
+    durable: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = durable.url(new_schema(durable))
+    free = asyncio.run(inspection.inspect(url)).free_connections
+    monkeypatch.setattr(connections, "CONNECTIONS", free - 3)
+
+    alone, beside = found(Config(store=url)), found(Config(store=url, feed_socket=True))
+
+    assert "connections" not in alone
+    assert beside["connections"].verdict is Verdict.WARNING
+    assert beside["connections"].text.endswith(f"a mailserver uses {free - 3}, and a gateway and communities 2 each")
+
+
+async def test_connections_of_other_users_are_counted_by_one_who_may_not_look_at_them(durable: Server) -> None:
+    own = new_schema(durable)
+    durable.sql(f"CREATE ROLE plain LOGIN; GRANT ALL ON SCHEMA {own} TO plain")
+    plain = durable.url(own).replace("postgres@", "plain@")
+    before = (await inspection.inspect(plain)).free_connections
+
+    async with open_store(durable.url(new_schema(durable))) as store:
+        await store.others.begin()
+        await store.put(new_envelopes(3))
+
+        assert (await inspection.inspect(plain)).free_connections <= before - 2
+
+
+async def test_mailserver_uses_as_many_connections_as_is_said(durable: Server) -> None:
+    schema = new_schema(durable)
+    count = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    async with open_store(durable.url(schema)) as store:
+        await store.others.begin()
+        await store.put(new_envelopes(3))
+        await store.touch()
+        for _ in range(2):
+            await asyncio.gather(*(store.find(EVERYTHING, 10) for _ in range(30)))
+        comparisons = [store.message_ids.comparison(Scope(*EVER, FULL)) for _ in range(connections.SNAPSHOTS)]
+        await asyncio.gather(*(each.begin() for each in comparisons))
+
+        assert int(await asyncio.to_thread(durable.sql, count)) == connections.CONNECTIONS
 
 
 def test_database_that_is_not_there_is_a_problem(durable: Server) -> None:

@@ -14,11 +14,11 @@ import pytest
 
 from tests.faults import database
 from tests.faults.database import power
-from tests.faults.database.pair import CARELESS, FORGETFUL
+from tests.faults.database.pair import CARELESS
 from tests.faults.powercut.cuts import cut_power, recorded_all, without_syncs
 from tests.faults.powercut.recorder import Kind
 from tests.faults.powercut.scenarios import Scenario
-from tests.store.postgres.server import Server
+from tests.store.postgres.server import FORGETFUL, Server, running_server
 
 pytestmark = pytest.mark.integration
 
@@ -30,10 +30,8 @@ MISSING = "confirmed envelopes are missing"
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """A server that keeps nothing that it is not asked to keep."""
-    server = Server(FORGETFUL)
-    server.start()
-    yield server
-    server.remove()
+    with running_server(FORGETFUL) as server:
+        yield server
 
 
 @pytest.mark.parametrize("kind", [kind for kind in database.KINDS if kind not in power.KINDS])

@@ -62,6 +62,16 @@ async def joined(world: World) -> FeedClient:
 # Batches and gaps
 
 
+async def test_client_that_only_posts_says_so_on_each_connection(world: World) -> None:
+    client = world.client(FeedClient(world.folder, posts_only=True))
+
+    for _ in range(2):
+        await until(lambda: count_of(world.metrics.communities) == 1)
+        assert await client.post(make_envelope(1).raw) is None
+        assert count_of(world.metrics.gateways) == 0
+        await world.restart()
+
+
 async def test_first_comes_a_gap_and_then_all_in_order(world: World) -> None:
     client = await joined(world)
 

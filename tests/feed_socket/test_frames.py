@@ -22,6 +22,7 @@ from mailserver.feed_socket.frames import (
     Kind,
     Missed,
     Post,
+    PostsOnly,
     Refusal,
     Refused,
     Stored,
@@ -58,6 +59,7 @@ def longest(kind: Kind) -> Frame:
         Kind.MISSED: Missed(1),
         Kind.STORED: Stored(2),
         Kind.REFUSED: Refused(3, Refusal.LOW_POW),
+        Kind.POSTS_ONLY: PostsOnly(),
     }
     return others[kind]
 
@@ -75,6 +77,7 @@ FRAMES: list[Frame] = [
     *(Refused(number, refusal) for number, refusal in enumerate(Refusal)),
     Post(7, b"raw"),
     Post(MAX_NUMBER, b""),
+    PostsOnly(),
 ]
 
 

@@ -18,6 +18,7 @@ from mailserver.feed_socket.frames import (
     Hello,
     Missed,
     Post,
+    PostsOnly,
     Refusal,
     Refused,
     Stored,
@@ -127,6 +128,22 @@ async def test_gateway_that_is_behind_the_ring_is_told_how_much_it_missed_and_go
         later = world.publish(1, first=30)
         assert await gateway.hear_envelopes(1) == later
         assert count_of(world.metrics.gateway_missed) == 15
+
+
+async def test_gateway_is_told_what_was_not_heard_of_other_mailservers_though_nothing_else_comes(
+    tmp_path: Path,
+) -> None:
+    async with running_world(tmp_path) as world:
+        world.feed.left_out.note(5)  # before it came: it goes on from the store anyway
+        gateway = await world.join()
+        world.publish(1)
+        await gateway.hear_envelopes(1)
+
+        world.feed.left_out.note(7)
+        assert await gateway.hear() == Missed(7)
+        world.feed.left_out.note(0)
+        assert await gateway.hear() == Missed(0)
+        assert count_of(world.metrics.gateway_missed) == 0
 
 
 async def test_gateway_that_stops_reading_for_a_while_misses_and_goes_on(tmp_path: Path) -> None:
@@ -385,7 +402,7 @@ async def test_no_more_connect_than_may_and_who_leaves_makes_room(
 
     assert await (await world.connect()).hear() is None
     assert await (await world.connect()).hear() is None
-    assert count_of(world.metrics.gateways) == MAX_GATEWAYS
+    await until(lambda: count_of(world.metrics.gateways) == MAX_GATEWAYS)
     gateways[0].end.close()
     await until(lambda: count_of(world.metrics.gateways) == MAX_GATEWAYS - 1)
 
@@ -403,11 +420,49 @@ async def test_gateway_that_comes_and_goes_is_logged_with_its_process(
     caplog.set_level(logging.INFO, server_module.__name__)
     gateway = await world.join()
 
+    await until(lambda: count_of(world.metrics.gateways) == 1)
     gateway.end.close()
     await until(lambda: count_of(world.metrics.gateways) == 0)
 
     pid = os.getpid()
     assert caplog.messages == [f"gateway connected pid={pid} gateways=1", f"gateway gone pid={pid} cause=it hung up"]
+
+
+async def test_who_posts_only_is_never_a_gateway_and_gets_nothing_live(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "SAYS_WHAT_IT_IS_S", 60.0)
+    caplog.set_level(logging.INFO, server_module.__name__)
+    service = await world.join()
+    assert count_of(world.metrics.gateways) == count_of(world.metrics.communities) == 0
+
+    await service.post(PostsOnly())
+    await until(lambda: count_of(world.metrics.communities) == 1)
+    world.publish(3)
+    envelope = make_envelope(9)
+    await service.post(Post(1, envelope.raw))
+
+    assert await service.hear() == Stored(1)  # and no envelopes, which would have come before
+    assert world.is_stored(envelope)
+    assert count_of(world.metrics.gateways) == count_of(world.metrics.gateway_envelopes) == 0
+    service.end.close()
+    await until(lambda: count_of(world.metrics.communities) == 0)
+    pid = os.getpid()
+    assert caplog.messages == [f"communities connected pid={pid}", f"communities gone pid={pid} cause=it hung up"]
+
+
+async def test_who_says_nothing_is_a_gateway_after_a_while_and_not_before(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "SAYS_WHAT_IT_IS_S", 0.2)
+    gateway = await world.join()
+    assert count_of(world.metrics.gateways) == 0
+
+    await until(lambda: count_of(world.metrics.gateways) == 1)
+    await gateway.post(PostsOnly())  # late, as from a process that hung
+    await until(lambda: count_of(world.metrics.communities) == 1)
+
+    assert count_of(world.metrics.gateways) == 0
 
 
 async def test_what_a_gateway_has_posted_before_it_died_hurts_nobody(world: World) -> None:

@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mailserver.feed_socket.client import FeedClient
-from mailserver.feed_socket.frames import FEED_FILE, OF_DAEMON, Envelopes, Frame, FrameReader, Hello, Post, Terms
+from mailserver.feed_socket.frames import (
+    FEED_FILE,
+    OF_DAEMON,
+    Envelopes,
+    Frame,
+    FrameReader,
+    Hello,
+    Post,
+    PostsOnly,
+    Terms,
+)
 from mailserver.feed_socket.server import FeedServer, FeedServices
 from mailserver.limits.packet_rates import RateLimiter
 from mailserver.live.feed import Feed, LiveEnvelope
@@ -39,7 +49,7 @@ class RawGateway:
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.get_running_loop().sock_sendall(self.end, data)
 
-    async def post(self, *posts: Post) -> None:
+    async def post(self, *posts: Post | PostsOnly) -> None:
         await self.write(b"".join(post.encode() for post in posts))
 
     async def hear(self) -> Frame | None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from mailserver.waku2.store_query import StoreQueryRequest
 from tests.gateway.worlds import TOPIC, message, running_gateway
 from tests.mailservers import make_envelope
 from tests.store.engines import PostgresEngine
-from tests.store.postgres.server import QUICK, Server
+from tests.store.postgres.server import Server
 from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.integration
@@ -23,25 +22,16 @@ IN_TIME_S = 8.0
 """Twice a second and the rest for a busy machine; a statement by itself would take 10 s to be given up."""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server that may hang."""
-    server = Server(QUICK)
-    server.start()
-    yield server
-    server.remove()
-
-
 async def test_database_that_hangs_is_told_as_unavailable_in_time(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
-        running_gateway(tmp_path, engine=PostgresEngine(tmp_path, server)) as gateway,
+        running_gateway(tmp_path, engine=PostgresEngine(tmp_path, own_server)) as gateway,
         gateway.client() as client,
     ):
         await gateway.accept(make_envelope(1))
         before = await client.query(ALL)
-        with server.hanging(), monkeypatch.context() as patch:
+        with own_server.hanging(), monkeypatch.context() as patch:
             patch.setattr(store_service, "QUERY_TIMEOUT_S", 1.0)
             patch.setattr(following, "CATCH_UP_S", 1.0)
             began = time.monotonic()

@@ -8,7 +8,7 @@ import pytest
 
 from mailserver.errors import DecodeError
 from mailserver.history import id_lists
-from mailserver.history.id_lists import IdLists, Matches, Selection, muids_of
+from mailserver.history.id_lists import IdLists, Selection, matching_envelopes, matching_ids
 from mailserver.ids.envelopes import NS, envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, metadata_of
 from mailserver.store.engine import message_ids
@@ -56,13 +56,17 @@ async def listed(
     payer: Payer = OURSELVES,
     goes_on: GoesOn = always,
 ) -> tuple[list[Muid], Selection | None]:
-    """A page, and the selection for the next one."""
-    found = Matches(source, selection, limit, payer, goes_on)
+    """A page, and the selection for the next one. A page of envelopes has the same, and ends at the same place."""
+    found = matching_ids(source, DEFAULT_NETWORK_TOPIC, selection, limit, payer, goes_on)
     names: list[Muid] = []
-    while envelopes := await found.read(count, max_bytes):
-        assert len(envelopes) <= count
-        names += muids_of(DEFAULT_NETWORK_TOPIC, envelopes)
+    while more := await found.read(count, max_bytes):
+        assert len(more) <= count
+        names += more
     assert len(names) == limit - found.left
+    envelopes, raws = matching_envelopes(source, selection, limit, OURSELVES, goes_on), list[bytes]()
+    while of_some := await envelopes.read(count, max_bytes):
+        raws += of_some
+    assert (muids([*map(decode_envelope, raws)]), envelopes.cursor) == (names, found.cursor)
     return names, replace(selection, cursor=found.cursor) if found.cursor else None
 
 

@@ -14,6 +14,8 @@ from mailserver.ids.envelopes import (
     envelope_muid,
     envelope_muids,
     envelope_of,
+    joined_metas,
+    joined_muids,
     message_of,
     meta_of,
     metas_of,
@@ -85,6 +87,24 @@ def test_muids_of_many_envelopes_are_those_of_each(several: list[Envelope]) -> N
         None,
         NAME,
     ]
+
+
+@given(st.lists(envelopes(), max_size=5))
+def test_muids_of_envelopes_that_lie_one_after_the_other_are_those_of_each(several: list[Envelope]) -> None:
+    nameless = encode_envelope(100, 100, TOPIC, b"data", 7)
+    raws = [nameless.raw, b"damaged", b"", *(one.raw for one in several), *RECORDED_RAWS, nameless.raw]
+    body, sizes = b"".join(raws), [*map(len, raws)]
+    several = [*several, *map(decode_envelope, RECORDED_RAWS)]
+
+    names = [None, None, None, *(envelope_muid(NETWORK, one) for one in several), None]
+    assert joined_muids(NETWORK, body, sizes) == names
+    assert joined_metas(body, sizes) == [None if name is None else metadata_of(name) for name in names]
+
+
+def test_envelope_that_was_created_at_another_time_than_is_said_has_no_muid() -> None:
+    body, sizes = ENVELOPE.raw * 2, [len(ENVELOPE.raw)] * 2
+
+    assert joined_muids(NETWORK, body, sizes, [ENVELOPE.created, ENVELOPE.created + 1]) == [NAME, None]
 
 
 @given(envelopes(), envelopes())

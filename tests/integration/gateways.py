@@ -3,7 +3,7 @@
 import contextlib
 import subprocess
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mailserver.data_dir.gateway_files import ADDRESSES_FILE
@@ -41,18 +41,21 @@ class GatewayProcess(Daemon):
 
 
 @contextlib.contextmanager
-def running_gateway(data_dir: Path, *flags: str, like: GatewayProcess | None = None) -> Iterator[GatewayProcess]:
+def running_gateway(
+    data_dir: Path, *flags: str, like: GatewayProcess | None = None, program: Sequence[str] = PROGRAM
+) -> Iterator[GatewayProcess]:
     """Run a gateway on free ports of loopback, which it exempts from limits; kill it at the end, if it still runs.
 
     Args:
         flags: more of `waku-mailserver gateway`.
         like: it listens on the ports of this one, which has ended.
+        program: what runs `waku-mailserver`, if not this Python alone.
     """
     tcp, websocket = (address.split("/")[4] for address in like.addresses) if like else ("0", "0")
     arguments = ["gateway", "--data-dir", str(data_dir), "--listen", f"127.0.0.1:{tcp}"]
     arguments += ["--websocket", f"127.0.0.1:{websocket}", "--allowed-addresses", "127.0.0.1", *flags]
     process = subprocess.Popen(
-        [*PROGRAM, *arguments],
+        [*program, *arguments],
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -13,7 +13,7 @@ import pyspark
 import pytest
 
 from spark_export import __file__ as package
-from tests.quick_jvm import OPTIONS
+from tests.quick_spark import OPTIONS
 from tests.spark_export.samples import DAY, archived, envelopes, periods, put, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -30,7 +30,6 @@ def environment() -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_HOME": str(SPARK_HOME),
         "PYTHONPATH": os.pathsep.join(sys.path),
-        "PYSPARK_PYTHON": sys.executable,
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": os.environ[OPTIONS],
     }

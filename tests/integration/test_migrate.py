@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,15 +21,6 @@ KILLS = (1, 4000, 9000)
 """At how many moved envelopes the command is killed."""
 
 DEADLINE_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server that keeps what it confirms, if it is asked to."""
-    server = Server({"synchronous_commit": "off", "wal_writer_delay": "10s"})
-    server.start()
-    yield server
-    server.remove()
 
 
 def old_envelopes(count: int) -> list[NewEnvelope]:
@@ -58,8 +48,8 @@ async def until_count(end: End, least: int) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_killed_again_and_again_beside_two_daemons_it_moves_all(server: Server, tmp_path: Path) -> None:
-    source, target = file_in(tmp_path / "old"), database(server)
+async def test_killed_again_and_again_beside_two_daemons_it_moves_all(durable_server: Server, tmp_path: Path) -> None:
+    source, target = file_in(tmp_path / "old"), database(durable_server)
     envelopes, client = old_envelopes(COUNT), Client(seed=1)
     client.sent |= {envelope.hash: envelope.raw for envelope in envelopes}
     client.confirmed |= client.sent
@@ -105,8 +95,8 @@ async def test_killed_again_and_again_beside_two_daemons_it_moves_all(server: Se
     assert [row for row in await target.rows() if row in old_ones] == expected
 
 
-async def test_database_that_is_killed_amid_a_move_costs_nothing(server: Server, tmp_path: Path) -> None:
-    source, target = file_in(tmp_path / "data"), database(server)
+async def test_database_that_is_killed_amid_a_move_costs_nothing(durable_server: Server, tmp_path: Path) -> None:
+    source, target = file_in(tmp_path / "data"), database(durable_server)
     envelopes = old_envelopes(COUNT)
     await source.fill(envelopes)
     async with target.open():
@@ -115,9 +105,9 @@ async def test_database_that_is_killed_amid_a_move_costs_nothing(server: Server,
 
     with started_command(*migrate) as process:
         await until_count(target, 4000)
-        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(durable_server.kill)
         _, said = await asyncio.to_thread(process.communicate)
-    await asyncio.to_thread(server.start)
+    await asyncio.to_thread(durable_server.start)
     done = await asyncio.to_thread(run_command, *migrate, within_s=DEADLINE_S)
 
     assert process.returncode == 1
@@ -130,8 +120,8 @@ async def test_database_that_is_killed_amid_a_move_costs_nothing(server: Server,
     assert done.stdout.splitlines()[-1] == f"message ids compared: all of {COUNT} envelopes are there"
 
 
-async def test_moved_back_and_killed_it_is_the_store_of_the_next_daemon(server: Server, tmp_path: Path) -> None:
-    source, target = database(server), file_in(tmp_path / "data")
+async def test_moved_back_and_killed_it_is_the_store_of_the_next_daemon(durable_server: Server, tmp_path: Path) -> None:
+    source, target = database(durable_server), file_in(tmp_path / "data")
     envelopes, client = old_envelopes(COUNT), Client(seed=3)
     client.sent |= {envelope.hash: envelope.raw for envelope in envelopes}
     client.confirmed |= client.sent

@@ -1,9 +1,10 @@
 """Two daemons on one database: what is posted at one reaches the peers and applications of the other, once."""
 
 import asyncio
+import contextlib
 import json
+import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,14 @@ from tests.integration.peers import Peers
 from tests.integration.test_postgres_gateway import NEWS_TOPIC, TOPIC, light_client, ready_port
 from tests.integration.test_relay import WANTS_ALL, WANTS_NOTHING, Listening, live_envelope
 from tests.raw_peer import RawPeer
-from tests.store.postgres.server import QUICK, Server, new_schema
+from tests.store.postgres.line import line_to
+from tests.store.postgres.server import Server, new_schema
 from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.integration
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server that may be stopped."""
-    server = Server(QUICK)
-    server.start()
-    yield server
-    server.remove()
+UNSETTLED = (sys.executable, "-m", "tests.integration.unsettled")
+"""Its gateways push only what they were told to look for."""
 
 
 async def post(sender: RawPeer, *envelopes: Envelope) -> None:
@@ -59,9 +55,9 @@ def call(daemon: Daemon, method: str, *parameters: Any) -> Any:
 
 @pytest.mark.parametrize("linked", [False, True], ids=["strangers", "static peers"])
 async def test_peers_of_each_get_once_what_is_posted_at_either(
-    server: Server, tmp_path: Path, peers: Peers, *, linked: bool
+    own_server: Server, tmp_path: Path, peers: Peers, *, linked: bool
 ) -> None:
-    url = server.url(new_schema(server))
+    url = own_server.url(new_schema(own_server))
     flags = ("--store", url, "--metrics", "127.0.0.1:0", "--log-level", "debug")
     envelopes = [live_envelope(number) for number in range(60)]
     with running_daemon(tmp_path / "one", *flags) as one:
@@ -88,15 +84,15 @@ async def test_peers_of_each_get_once_what_is_posted_at_either(
 
             sent = sorted(envelope.raw for envelope in [*envelopes, *lasts, closing])
             assert [sorted(listener.heard) for listener in listeners] == [sent, sent]
-            assert server.sql("SELECT count(*) FROM envelopes", url.rpartition("=")[2]) == "63"
+            assert own_server.sql("SELECT count(*) FROM envelopes", url.rpartition("=")[2]) == "63"
             if not linked:
                 assert metric(metrics_port(one), "mailserver_others_envelopes_total") >= 21
                 assert metric(metrics_port(other), "mailserver_others_envelopes_total") >= 22
             assert one.stop() == other.stop() == 0
 
 
-async def test_filter_of_one_gets_what_an_application_posts_at_the_other(server: Server, tmp_path: Path) -> None:
-    flags = ("--store", server.url(new_schema(server)), "--rpc", "127.0.0.1:0")
+async def test_filter_of_one_gets_what_an_application_posts_at_the_other(own_server: Server, tmp_path: Path) -> None:
+    flags = ("--store", own_server.url(new_schema(own_server)), "--rpc", "127.0.0.1:0")
     with running_daemon(tmp_path / "one", *flags) as one, running_daemon(tmp_path / "other", *flags) as other:
         keys = [call(daemon, "waku_generateSymKeyFromPassword", "news") for daemon in (one, other)]
         wanted = call(other, "waku_newMessageFilter", {"symKeyID": keys[1], "topics": ["0x9acb0442"]})
@@ -111,8 +107,10 @@ async def test_filter_of_one_gets_what_an_application_posts_at_the_other(server:
         assert [found["payload"] for found in messages] == ["0xcafe"]
 
 
-async def test_light_client_is_pushed_what_is_posted_at_the_other(server: Server, tmp_path: Path, peers: Peers) -> None:
-    store, posted = ("--store", server.url(new_schema(server))), live_envelope(1)
+async def test_light_client_is_pushed_what_is_posted_at_the_other(
+    own_server: Server, tmp_path: Path, peers: Peers
+) -> None:
+    store, posted = ("--store", own_server.url(new_schema(own_server))), live_envelope(1)
     with (
         running_daemon(tmp_path / "one", *store, "--feed-socket") as one,
         running_daemon(tmp_path / "other", *store) as other,
@@ -128,10 +126,40 @@ async def test_light_client_is_pushed_what_is_posted_at_the_other(server: Server
     assert [push.waku_message for push in light.pushes] == [message_of(posted)]
 
 
-async def test_what_is_posted_after_the_database_was_away_is_relayed(
-    server: Server, tmp_path: Path, peers: Peers
+async def test_light_client_is_pushed_what_its_mailserver_could_not_hear_of(
+    own_server: Server, tmp_path: Path, peers: Peers
 ) -> None:
-    flags = ("--store", server.url(new_schema(server)), "--metrics", "127.0.0.1:0")
+    schema, unheard = new_schema(own_server), [live_envelope(number) for number in range(5)]
+    direct = ("--store", own_server.url(schema))
+    async with line_to(own_server) as line, contextlib.AsyncExitStack() as stack:
+
+        async def start(name: str, *flags: str) -> Daemon:  # in a thread: the line is here
+            running = running_daemon(tmp_path / name, *flags, "--metrics", "127.0.0.1:0")
+            daemon = await asyncio.to_thread(running.__enter__)
+            stack.push_async_callback(asyncio.to_thread, running.__exit__, None, None, None)
+            return daemon
+
+        one = await start("one", "--store", line.url(schema), "--feed-socket")
+        other = await start("other", *direct)
+        gateway = stack.enter_context(running_gateway(tmp_path / "one", *direct, *METRICS, program=UNSETTLED))
+        await until_ready(ready_port(gateway), 200)
+        async with light_client(gateway) as light:
+            await light.subscribe(TOPIC, NEWS_TOPIC)
+            await line.cut()
+            await until_ready(metrics_port(one), 503)
+            await post(await peers.join(other, "sender", WANTS_NOTHING), *unheard)
+            pushed_before = len(light.pushes)
+            await line.mend()
+            await until(lambda: len(light.pushes) == len(unheard))
+
+    assert pushed_before == 0
+    assert [push.waku_message for push in light.pushes] == [*map(message_of, unheard)]
+
+
+async def test_what_is_posted_after_the_database_was_away_is_relayed(
+    own_server: Server, tmp_path: Path, peers: Peers
+) -> None:
+    flags = ("--store", own_server.url(new_schema(own_server)), "--metrics", "127.0.0.1:0")
     with running_daemon(tmp_path / "one", *flags) as one, running_daemon(tmp_path / "other", *flags) as other:
         listener = Listening(await peers.join(other, "listener", WANTS_ALL))
         sender = await peers.join(one, "sender", WANTS_NOTHING)
@@ -139,10 +167,10 @@ async def test_what_is_posted_after_the_database_was_away_is_relayed(
         await post(sender, before)
         await listener.hear_until(before)
 
-        server.stop()
+        own_server.stop()
         for daemon in (one, other):
             await until_ready(metrics_port(daemon), 503)
-        server.start()
+        own_server.start()
         for daemon in (one, other):
             await until_ready(metrics_port(daemon), 200)
             daemon.wait_for_line("live envelopes of other mailservers may have been missed")

@@ -394,8 +394,9 @@ def test_weeks_of_communities_are_shown_the_newest_first(address: str, tmp_path:
         assert owned["said"] == [
             "3 peers; 4.9 KiB sent, 0 B taken; last link 2026-09-21 14:13",
             "weeks without an archive: 1",
+            "last fetched from us 2024-10-25 23:46",
         ]
-        assert owned["rows"] == [["2024-10-17", "2", "no", "yes", "-"], ["2024-10-10", "1", "yes", "yes", "-"]]
+        assert owned["rows"] == [["2024-10-17", "2", "no", "yes", "no"], ["2024-10-10", "1", "yes", "yes", "3\u00d7"]]
         assert joined["title"] == f"member of {JOINED.id}"
         assert joined["said"] == ["0 peers; 60 B sent, 6.8 KiB taken; last link -", WORDS]
         assert joined["rows"] == [["2024-10-17", "2", "yes", "no", "no"], ["2024-10-10", "1", "yes", "yes", "yes"]]

@@ -1,7 +1,6 @@
 """Real daemons whose store is behind a real PgBouncer."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,8 @@ from tests.store.postgres.server import Server, new_schema
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server that keeps what it confirms, if it is asked to."""
-    server = Server({"synchronous_commit": "off", "wal_writer_delay": "10s"})
-    server.start()
-    yield server
-    server.remove()
-
-
-async def test_killed_pooler_costs_nothing_that_was_confirmed(server: Server, tmp_path: Path) -> None:
-    pooler, client = Pooler(server, new_schema(server), "session"), Client(seed=1)
+async def test_killed_pooler_costs_nothing_that_was_confirmed(durable_server: Server, tmp_path: Path) -> None:
+    pooler, client = Pooler(durable_server, new_schema(durable_server), "session"), Client(seed=1)
     pooler.start()
     try:
         with running_daemon(tmp_path / "data", "--store", pooler.url, "--metrics", "127.0.0.1:0") as daemon:
@@ -48,9 +38,9 @@ async def test_killed_pooler_costs_nothing_that_was_confirmed(server: Server, tm
 
 
 def test_daemon_behind_a_pooler_of_transactions_does_not_start_however_often_it_is_tried(
-    server: Server, tmp_path: Path
+    durable_server: Server, tmp_path: Path
 ) -> None:
-    pooler = Pooler(server, new_schema(server), "transaction")
+    pooler = Pooler(durable_server, new_schema(durable_server), "transaction")
     pooler.start()
     run = ("run", "--data-dir", tmp_path / "data", "--store", pooler.url, "--listen", "127.0.0.1:0")
     try:

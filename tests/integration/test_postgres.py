@@ -3,7 +3,6 @@
 import asyncio
 import json
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,30 +20,21 @@ from tests.store.postgres.server import Server, new_schema
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server that keeps what it confirms, if it is asked to."""
-    server = Server({"synchronous_commit": "off", "wal_writer_delay": "10s"})
-    server.start()
-    yield server
-    server.remove()
-
-
-async def test_database_that_is_killed_costs_nothing_that_was_confirmed(server: Server, tmp_path: Path) -> None:
-    url, client = server.url(new_schema(server)), Client(seed=1)
+async def test_database_that_is_killed_costs_nothing_that_was_confirmed(durable_server: Server, tmp_path: Path) -> None:
+    url, client = durable_server.url(new_schema(durable_server)), Client(seed=1)
     with running_daemon(tmp_path / "data", "--store", url, "--metrics", "127.0.0.1:0") as daemon:
         port = metrics_port(daemon)
         await until_ready(port, 200)
         async with connected(daemon) as mail:
             for _ in range(5):
                 assert await client.post(mail, client.envelopes(20))
-            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(durable_server.kill)
             assert not await client.post(mail, client.envelopes(3), within_s=2)
             text = await until_ready(port, 503)
             async with asyncio.timeout(15):
                 with pytest.raises(RequestFailed):  # an error completion, in time
                     await serves(mail)
-        await asyncio.to_thread(server.start)
+        await asyncio.to_thread(durable_server.start)
         await until_ready(port, 200)
         async with connected(daemon) as mail:
             assert await client.post(mail, client.envelopes(20))
@@ -62,8 +52,8 @@ async def test_database_that_is_killed_costs_nothing_that_was_confirmed(server: 
         assert daemon.stop() == 0
 
 
-async def test_two_mailservers_on_one_database_have_one_history(server: Server, tmp_path: Path) -> None:
-    url, client = server.url(new_schema(server)), Client(seed=2)
+async def test_two_mailservers_on_one_database_have_one_history(durable_server: Server, tmp_path: Path) -> None:
+    url, client = durable_server.url(new_schema(durable_server)), Client(seed=2)
     with (
         running_daemon(tmp_path / "one", "--store", url) as one,
         running_daemon(tmp_path / "other", "--store", url) as other,
@@ -87,16 +77,18 @@ async def test_two_mailservers_on_one_database_have_one_history(server: Server, 
         assert one.stop() == other.stop() == 0
 
 
-async def test_database_that_was_put_back_is_told_and_gives_no_number_twice(server: Server, tmp_path: Path) -> None:
-    schema, client = new_schema(server), Client(seed=3)
-    data, url = tmp_path / "data", server.url(schema)
+async def test_database_that_was_put_back_is_told_and_gives_no_number_twice(
+    durable_server: Server, tmp_path: Path
+) -> None:
+    schema, client = new_schema(durable_server), Client(seed=3)
+    data, url = tmp_path / "data", durable_server.url(schema)
     with running_daemon(data, "--store", url) as daemon:
         async with connected(daemon) as mail:
             assert await client.post(mail, client.envelopes(10))
-            dump, kept = await asyncio.to_thread(server.dump, schema), dict(client.confirmed)
+            dump, kept = await asyncio.to_thread(durable_server.dump, schema), dict(client.confirmed)
             assert await client.post(mail, client.envelopes(5))
         assert daemon.stop() == 0
-    server.restore(schema, dump)
+    durable_server.restore(schema, dump)
     doctor = run_command("doctor", "--data-dir", data, "--store", url, "--listen", "127.0.0.1:0", "--json")
 
     client.confirmed = kept
@@ -115,11 +107,11 @@ async def test_database_that_was_put_back_is_told_and_gives_no_number_twice(serv
     (problem,) = [problem for problem in json.loads(text)["problems"] if problem["check"] == "damage"]
     assert not problem["fatal"]
     assert "the database went back to an earlier moment" in problem["text"]
-    assert int(server.sql("SELECT count(*) FROM envelopes WHERE seq BETWEEN 11 AND 10000000", schema)) == 0
+    assert int(durable_server.sql("SELECT count(*) FROM envelopes WHERE seq BETWEEN 11 AND 10000000", schema)) == 0
 
 
-def test_commands_say_what_they_know_of_a_database(server: Server, tmp_path: Path) -> None:
-    data, url = tmp_path / "data", server.url(new_schema(server))
+def test_commands_say_what_they_know_of_a_database(durable_server: Server, tmp_path: Path) -> None:
+    data, url = tmp_path / "data", durable_server.url(new_schema(durable_server))
     flags = ("--data-dir", data, "--store", url)
 
     with running_daemon(data, "--store", url) as daemon:
@@ -138,15 +130,15 @@ def test_commands_say_what_they_know_of_a_database(server: Server, tmp_path: Pat
     assert all("the store is in a database" in done.stderr for done in refused)
 
 
-def test_password_of_the_database_is_shown_nowhere(server: Server, tmp_path: Path) -> None:
-    schema = new_schema(server)
-    url = server.url(schema).replace("postgres@", "postgres:verysecret@")
+def test_password_of_the_database_is_shown_nowhere(durable_server: Server, tmp_path: Path) -> None:
+    schema = new_schema(durable_server)
+    url = durable_server.url(schema).replace("postgres@", "postgres:verysecret@")
     with running_daemon(tmp_path / "data", "--store", url) as daemon:
         line = daemon.wait_for_line("listening")
-        server.stop()
+        durable_server.stop()
         daemon.wait_for_line("database unreachable")
         assert daemon.stop() == 0
-    server.start()
+    durable_server.start()
     shown = run_command("config", "--data-dir", tmp_path / "data", "--store", url)
 
     assert f"search_path={schema}" in line

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from tests.integration.daemons import running_daemon
 from tests.integration.gateways import METRICS, GatewayProcess, running_gateway
 from tests.integration.light_clients import envelopes_of
 from tests.mailservers import NEWS
-from tests.store.postgres.server import QUICK, Server, new_schema
+from tests.store.postgres.server import Server, new_schema
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -32,15 +32,6 @@ NEWS_TOPIC = content_topic_of(NEWS)
 ALL = StoreQueryRequest("all", include_data=True, content_topics=(NEWS_TOPIC,), pubsub_topic=TOPIC)
 SOON_S = 15.0
 """Within this, an answer says that the database is away. js-waku waits for 10 s; the rest is for a busy machine."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server that may be killed."""
-    server = Server(QUICK)
-    server.start()
-    yield server
-    server.remove()
 
 
 def ready_port(gateway: GatewayProcess) -> int:
@@ -57,8 +48,8 @@ def message(text: str) -> WakuMessage:
     return WakuMessage(text.encode(), NEWS_TOPIC, timestamp=time.time_ns() // NS * NS)
 
 
-async def test_messages_go_both_ways_and_history_is_that_of_all_mailservers(server: Server, tmp_path: Path) -> None:
-    url, client = server.url(new_schema(server)), Client(seed=1)
+async def test_messages_go_both_ways_and_history_is_that_of_all_mailservers(own_server: Server, tmp_path: Path) -> None:
+    url, client = own_server.url(new_schema(own_server)), Client(seed=1)
     of_other, live = client.envelopes(5, age_s=5), client.envelopes(5)
     with (
         running_daemon(tmp_path / "one", "--store", url, "--feed-socket") as daemon,
@@ -89,9 +80,9 @@ async def test_messages_go_both_ways_and_history_is_that_of_all_mailservers(serv
 
 
 async def test_database_that_is_killed_is_told_in_time_and_all_goes_on_once_it_is_back(
-    server: Server, tmp_path: Path
+    own_server: Server, tmp_path: Path
 ) -> None:
-    url, client = server.url(new_schema(server)), Client(seed=2)
+    url, client = own_server.url(new_schema(own_server)), Client(seed=2)
     with (
         running_daemon(tmp_path, "--store", url, "--feed-socket") as daemon,
         running_gateway(tmp_path, "--store", url, *METRICS) as gateway,
@@ -102,13 +93,13 @@ async def test_database_that_is_killed_is_told_in_time_and_all_goes_on_once_it_i
             assert await client.post(mail, client.envelopes(5))
         async with light_client(gateway) as light:
             before = await light.query(ALL)
-            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(own_server.kill)
             async with asyncio.timeout(SOON_S):
                 away = await light.query(ALL)
                 unsent = await light.lightpush(TOPIC, message("nowhere"))
             text = await until_ready(port, 503)
 
-            await asyncio.to_thread(server.start)
+            await asyncio.to_thread(own_server.start)
             await until_ready(port, 200)
             await light.subscribe(TOPIC, NEWS_TOPIC)
             after = await light.query(ALL)

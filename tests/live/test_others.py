@@ -12,11 +12,12 @@ from mailserver.live.feed import Feed, LiveEnvelope
 from mailserver.live.intake import SUBNET_OF_OTHERS, Intake
 from mailserver.live.others import OthersIntake
 from mailserver.live.pool import Pool, memory_of
+from mailserver.metrics.figures import DatabaseFigures
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.acceptance import Acceptance, Requirements
 from tests.mailservers import NO_LIMITS, NOW, Clock, make_envelope, make_envelopes
-from tests.waiting import until
+from tests.waiting import DEADLINE_S, until
 
 
 class Another:
@@ -24,7 +25,7 @@ class Another:
 
     def __init__(self) -> None:
         self.put: asyncio.Queue[list[bytes]] = asyncio.Queue()
-        self.missed = 0
+        self.missed = self.outages = 0
         self.is_listened_to = False
         self.ended = False
 
@@ -36,6 +37,9 @@ class Another:
             await asyncio.Event().wait()
         finally:
             self.ended = True
+
+    async def figures(self) -> DatabaseFigures:
+        return DatabaseFigures(0, 0, 0, 0.0, 0, others_waiting=self.put.qsize())
 
     async def read(self) -> list[bytes]:
         return await self.put.get()
@@ -52,7 +56,7 @@ async def hearing(store: SqliteStore, another: Another, feed: Feed, metrics: Met
     """Take in what another puts."""
     acceptance, limiter = Acceptance(Requirements(0.0)), RateLimiter(NO_LIMITS)
     intake = Intake(store, acceptance, Clock(), feed=feed, limiter=limiter, metrics=metrics)
-    others = OthersIntake(another, intake, metrics)
+    others = OthersIntake(another, intake, feed.left_out, metrics)
     await others.begin()
     running = asyncio.create_task(others.run())
     yield
@@ -97,10 +101,26 @@ async def test_what_was_missed_is_counted_and_logged_once(store: SqliteStore, ca
             await until(lambda: feed.end == number + 1)  # noqa: B023 - it is over before the next round
 
     assert count_of(metrics.others_missed) == 9
+    assert (feed.left_out.times, feed.left_out.envelopes) == (2, 9)
     assert caplog.messages == [
         "live envelopes of other mailservers missed count=7",
         "live envelopes of other mailservers missed count=2",
     ]
+
+
+async def test_outage_is_told_though_nobody_knows_what_was_missed(
+    store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    another, feed, metrics = Another(), Feed(), Metrics()
+
+    async with hearing(store, another, feed, metrics):
+        another.outages = 1
+        another.put.put_nowait([])
+        await asyncio.wait_for(feed.left_out.wait(0), DEADLINE_S)
+
+    assert (feed.left_out.times, feed.left_out.envelopes) == (1, 0)
+    assert count_of(metrics.others_missed) == 0
+    assert caplog.messages == []  # the store says for how long
 
 
 def test_flood_of_others_displaces_nothing_that_peers_have_sent() -> None:

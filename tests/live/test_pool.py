@@ -67,6 +67,18 @@ def test_of_a_bundle_that_several_have_brought_only_what_is_too_much_goes() -> N
     assert in_pool(pool)[5:] == in_pool(pool)[-40:]
 
 
+def test_pool_says_what_it_has_dropped_for_want_of_room_and_before_its_time() -> None:
+    pool = Pool(ROOM)
+    lives = [live(number, net=8) for number in range(80)]
+
+    assert [*pool.add(lives[:50], NOW)] == []
+    losses = [*pool.add(lives[50:], NOW)]
+
+    assert {number for number, _ in losses} == {0}
+    assert sum(count for _, count in losses) == 80 - len(in_pool(pool))
+    assert sum(count for _, count in pool.add(lives, lives[0].envelope.expiry + 1)) == 0  # nothing is left
+
+
 def test_numbers_go_on_over_bundles_that_were_dropped() -> None:
     pool = Pool(ROOM)
     for number in range(10):

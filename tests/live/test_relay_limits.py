@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mailserver.limits.send_rate import BURST_S, USED_SHARE
 from mailserver.live.pool import ENVELOPE_OVERHEAD_BYTES, MAX_BUNDLE_BYTES
 from mailserver.live.relay import BUNDLE_INTERVAL_S, MAX_HELD_BYTES
+from mailserver.metrics.registry import count_of
 from mailserver.net.pipe import WRITE_HIGH_BYTES
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, Interest, bloom_of
 from mailserver.waku.envelope import Topic
@@ -47,6 +48,20 @@ async def test_slow_peer_delays_no_other_misses_what_has_left_the_pool_and_gets_
         assert len(slow.heard) == len(under_way) + len(in_pool)
         assert 8 <= len(in_pool) <= 10
         assert len(under_way) * 100_000 <= WRITE_HIGH_BYTES + 1_000_000  # buffers of both ends
+        assert count_of(hub.relay.metrics.relay_shed) == 60 - len(slow.heard)
+
+
+@in_simulated_time
+async def test_what_leaves_the_full_pool_is_not_missed_by_peers_that_had_it_or_have_gone() -> None:
+    async with running_hub(pool_bytes=1_000_000) as hub:
+        slow, fast = await hub.join(reads=False), await hub.join()
+        await slow.stop()
+        for envelope in large_envelopes(30, 100_000):
+            hub.publish(envelope)
+            await pass_time(BUNDLE_INTERVAL_S + 0.01)
+
+        assert len(fast.heard) == 30
+        assert count_of(hub.relay.metrics.relay_shed) == 0
 
 
 @in_simulated_time

@@ -32,18 +32,20 @@ def test_service_is_told_without_a_community() -> None:
         assert line in lines
 
 
-def test_owned_community_is_told_by_weeks_and_has_fetched_nothing() -> None:
+def test_owned_community_is_told_by_weeks_and_when_it_was_last_fetched() -> None:
     lines = scrape(OWNED, JOINED)
 
     assert [line for line in lines if OF_OWNED in line] == [
         f'community_ranges{{{OF_OWNED},state="archived"}} 2.0',
         f'community_ranges{{{OF_OWNED},state="distributed"}} 1.0',
         f'community_ranges{{{OF_OWNED},state="seeding"}} 2.0',
+        f'community_ranges{{{OF_OWNED},state="fetched"}} 1.0',
         f"community_problem{{{OF_OWNED}}} 0.0",
         f"community_seeding{{{OF_OWNED}}} 1.0",
         f"community_late_ranges{{{OF_OWNED}}} 1.0",
         f"community_newest_timestamp_seconds{{{OF_OWNED}}} 1.729728e+09",
         f"community_announced_timestamp_seconds{{{OF_OWNED}}} 1.79e+09",
+        f"community_fetched_timestamp_seconds{{{OF_OWNED}}} 1.7299e+09",
         f"community_peers{{{OF_OWNED}}} 3.0",
         f"community_uploaded_bytes_total{{{OF_OWNED}}} 5000.0",
         f"community_downloaded_bytes_total{{{OF_OWNED}}} 0.0",

@@ -19,6 +19,7 @@ UNITLESS = {
     "mailserver_archive_miscounted_rows",
     "mailserver_archive_quarantined_rows",
     "mailserver_build_info",
+    "mailserver_communities",
     "mailserver_compaction_died",
     "mailserver_compaction_last_exit_code",
     "mailserver_compaction_rows",

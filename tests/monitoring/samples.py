@@ -14,6 +14,7 @@ from mailserver.metrics.communities import ServiceFigures, communities_registry
 from mailserver.metrics.figures import (
     CatchupFigures,
     CompactionFigures,
+    DatabaseFigures,
     DiskFigures,
     Figures,
     FiguresCollector,
@@ -55,6 +56,7 @@ SYNC = CatchupFigures("abcd1234@192.0.2.1:30303", 86_400, 3, 250, 200, {"low_pow
 FIGURES = Figures(
     node=NODE,
     store=StoreFigures(envelopes=1000, bytes=600_000, file_bytes=700_000, wal_bytes=80_000, oldest=1_795_000_000),
+    database=DatabaseFigures(31, 97, 2, 0.01, 45, others_waiting=12),
     disk=DiskFigures(free=10**9, size=10**11),
     compaction=CompactionFigures(
         finished_at=1_795_200_000.5,

@@ -136,9 +136,10 @@ def test_everything_stands_where_it_belongs(state: Monitoring) -> None:
     assert (owned["id"], owned["role"], owned["late_weeks"], owned["problem"]) == (OWNED.id, "owner", 1, None)
     assert (joined["id"], joined["role"], joined["problem"]) == (JOINED.id, "member", JOINED.problem)
     assert [(week["distributed"], week["seeding"], week["fetched"]) for week in owned["weeks"]] == [
-        (True, True, None),
-        (False, True, None),
+        (True, True, True),
+        (False, True, False),
     ]
+    assert [(week["fetched_times"], week["fetched_at"]) for week in owned["weeks"]] == [(3, 1_729_900_000), (0, None)]
     assert [day["archive_envelopes"] for day in shown["days"]] == [5, 1]
     assert [day["store_envelopes"] for day in shown["days"]] == [None, 3]
     assert shown["errors"] == [asdict(ERROR)]
@@ -202,6 +203,7 @@ def test_source_with_most_before_it_says_how_far_catching_up_is() -> None:
 def test_gateways_are_told_together() -> None:
     metrics = Metrics()
     metrics.gateways.set(2)
+    metrics.communities.set(1)
     metrics.gateway_envelopes.inc(50)
     metrics.gateway_missed.inc(3)
     for result, count in zip(PostResult, (7, 5, 1, 2), strict=True):
@@ -209,7 +211,7 @@ def test_gateways_are_told_together() -> None:
 
     shown = GatewaysStatus.of(metrics)
 
-    assert shown == GatewaysStatus(2, 50, 3, posts_stored=7, posts_refused=6, posts_failed=2)
+    assert shown == GatewaysStatus(2, 1, 50, 3, posts_stored=7, posts_refused=6, posts_failed=2)
 
 
 def test_nothing_is_seeded_while_communities_are_not_served() -> None:

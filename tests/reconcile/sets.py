@@ -6,7 +6,8 @@ from hashlib import sha256
 
 from mailserver.reconcile.sides import Differences, Initiator, Needed, Responder
 from mailserver.reconcile.storage import MemoryStorage
-from mailserver.reconcile.wire import MAX_MESSAGE_BYTES
+from mailserver.reconcile.wire import MAX_MESSAGE_BYTES, TIMESTAMP_BYTES
+from mailserver.store.engine.id_sums import SPANS
 
 Item = tuple[int, bytes]
 
@@ -25,6 +26,20 @@ def items(numbers: Iterable[int], spread: int = 10_000) -> list[Item]:
 
 def ids(some: Iterable[Item]) -> set[bytes]:
     return {item_id for _, item_id in some}
+
+
+class TimesStorage(MemoryStorage):
+    """A set in memory that is divided where those of stores are."""
+
+    def cut(self, index: int, slack: int) -> tuple[int, bytes]:
+        """At the start of the item's day, its hour or its minute, whichever is near first."""
+        second = int.from_bytes(self.key(index)[:TIMESTAMP_BYTES], "big")
+        for span in SPANS:
+            start = (second // span * span).to_bytes(TIMESTAMP_BYTES, "big")
+            first = self.find(start, 0, index)
+            if index - first <= slack:
+                return first, start
+        return super().cut(index, slack)
 
 
 @dataclass

@@ -25,7 +25,7 @@ from mailserver.reconcile.wire import (
 )
 from tests.data import load
 from tests.properties import settings
-from tests.reconcile.sets import Item, Talk, ids, item, items, received, sides, talk
+from tests.reconcile.sets import Item, Talk, TimesStorage, ids, item, items, received, sides, talk
 
 CONVERSATIONS = load("negentropy.json")["conversations"]
 each_conversation = pytest.mark.parametrize("vector", CONVERSATIONS, ids=[each["name"] for each in CONVERSATIONS])
@@ -96,6 +96,7 @@ def test_conversations_of_all_kinds_are_recorded() -> None:
 # Any sets
 
 timestamps = st.one_of(st.just(7), st.integers(0, 5), st.integers(0, 2**64 - 2))
+kinds = st.sampled_from([MemoryStorage, TimesStorage])
 shapes = st.sampled_from([0, 1, 31, 32, 33, 100, 700])
 
 
@@ -119,13 +120,17 @@ def two_sets(draw: st.DrawFn) -> tuple[list[Item], list[Item]]:
     two_sets(),
     st.sampled_from([MIN_FRAME_BYTES, 4500, 9000, MAX_MESSAGE_BYTES]),
     st.sampled_from([MIN_FRAME_BYTES, 5000, MAX_MESSAGE_BYTES]),
+    st.tuples(kinds, kinds),
 )
 def test_difference_of_any_two_sets_is_found_exactly(
-    both: tuple[list[Item], list[Item]], frame_bytes: int, their_frame_bytes: int
+    both: tuple[list[Item], list[Item]],
+    frame_bytes: int,
+    their_frame_bytes: int,
+    divided: tuple[type[MemoryStorage], type[MemoryStorage]],
 ) -> None:
     ours, theirs = both
-    initiator = Initiator(MemoryStorage(ours), frame_bytes)
-    responder = Responder(MemoryStorage(theirs), their_frame_bytes)
+    initiator = Initiator(divided[0](ours), frame_bytes)
+    responder = Responder(divided[1](theirs), their_frame_bytes)
 
     held = told(initiator, responder)
 

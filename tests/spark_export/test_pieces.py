@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from mailserver.archive.manifest import FileRecord, PeriodRecord
 from spark_export import pieces
-from spark_export.pieces import FileRows, GroupSpan, StoreRows, large_partitions, pieces_of_day, pieces_of_month
+from spark_export.pieces import (
+    FileRows,
+    GroupSpan,
+    StoreRows,
+    large_partitions,
+    piece_counts,
+    pieces_of_day,
+    pieces_of_month,
+)
 from spark_export.store import Store, StoreDay
 from tests.spark_export.samples import DAY, FIRST
 
@@ -20,8 +28,9 @@ MONTH = "2024-10"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece has 100 bytes."""
+    """A piece has 100 bytes, and is halved if it has 25."""
     monkeypatch.setattr(pieces, "PIECE_BYTES", 100)
+    monkeypatch.setattr(pieces, "HALVED_BYTES", 25)
 
 
 def store(number: int, *days: StoreDay) -> Store:
@@ -33,7 +42,8 @@ def record(period: str, *files: tuple[str, int], sha256: str = "12") -> PeriodRe
 
 
 def ranges(day: StoreDay, size: int, *left_out: int) -> list[tuple[int, int, list[int]]]:
-    found = pieces_of_day(day.day, size, [store(0, day)], [[day]], {0: np.array(left_out, np.int64)}, None)
+    count = piece_counts({day.day: size})[day.day]
+    found = pieces_of_day(day.day, count, [store(0, day)], [[day]], {0: np.array(left_out, np.int64)}, None)
     assert [piece.number for piece in found] == list(range(len(found)))
     assert {piece.period for piece in found} == {FIRST}
     sources = [source for piece in found for source in piece.sources]
@@ -53,6 +63,24 @@ def test_rows_that_are_left_out_are_told_to_the_piece_that_has_them() -> None:
     assert ranges(StoreDay(DAY, 5, 101, 11, 20), 101, 11, 15, 16, 20) == [(11, 15, [11, 15]), (16, 20, [16, 20])]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "counts"),
+    [
+        ([30, 40], [(1, 1), (0, 1)]),
+        ([30, 600, 40], [(1, 6), (2, 1), (0, 1)]),
+        ([600, 90], [(0, 6), (1, 2)]),
+        ([30, 40, 20], [(0, 1), (1, 2), (2, 1)]),
+        ([30, 30, 30], [(0, 1), (1, 1), (2, 2)]),
+        ([600, 24], [(0, 6), (1, 1)]),
+        ([90], [(0, 1)]),
+    ],
+)
+def test_group_of_days_has_an_even_number_of_pieces_the_largest_first(
+    sizes: list[int], counts: list[tuple[int, int]]
+) -> None:
+    assert list(piece_counts(dict(enumerate(sizes))).items()) == counts
+
+
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2000))
 def test_pieces_cover_a_day_without_gaps(first: int, count: int, size: int) -> None:
     found = ranges(StoreDay(DAY, count, size, first, first + count - 1), size)
@@ -65,7 +93,7 @@ def test_day_of_several_stores_takes_what_each_has_and_what_the_archive_has() ->
     day, other = StoreDay(DAY, 5, 100, 1, 10), StoreDay(DAY + 1, 5, 100, 11, 20)
     before = record(FIRST, ("topic_prefix=1/a", 50), ("topic_prefix=2/b", 50))
 
-    found = pieces_of_day(DAY, 200, [store(0, day), store(1, day, other)], [[day], [day, other]], {}, before)
+    found = pieces_of_day(DAY, 2, [store(0, day), store(1, day, other)], [[day], [day, other]], {}, before)
 
     assert [[type(source) for source in piece.sources] for piece in found] == [[StoreRows, StoreRows, FileRows]] * 2
     files = [source for piece in found for source in piece.sources if isinstance(source, FileRows)]

@@ -13,13 +13,14 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, sync_id
 from mailserver.reconcile.sides import Differences, Initiator, Responder, run
 from mailserver.reconcile.storage import MemoryStorage
 from mailserver.reconcile.wire import MAX_MESSAGE_BYTES, MIN_FRAME_BYTES, OtherVersion
+from mailserver.store.engine.comparison import StoredComparison
 from mailserver.store.interface import Payer
 from mailserver.store.message_ids import Comparison, Scope, StoreWithIds, TooManyIds
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, Topic
 from tests.mailservers import fill, make_envelope
 from tests.properties import settings
-from tests.reconcile.sets import Item, Talk, ids, received
+from tests.reconcile.sets import Item, Talk, TimesStorage, ids, received
 from tests.store.engines import ENGINES, each_engine
 from tests.store.samples import DAY, EVER, FULL, LAST_SECOND, NEWS, SPORT, START, UNSHRUNK, deployed_bloom, wants
 
@@ -53,12 +54,18 @@ def items_of(envelopes: Iterable[Envelope], scope: Scope = EVERYTHING) -> list[I
     ]
 
 
+def set_of(scope: Scope, items: Iterable[Item]) -> MemoryStorage:
+    """Items of a scope in memory, divided as a store divides them: those by topics are in its memory, too."""
+    return (TimesStorage if scope.interest == FULL else MemoryStorage)(items)
+
+
 class Twin:
     """A comparison of a store beside one in memory of what should be in the store: both say the same."""
 
     def __init__(self, comparison: Comparison, items: Iterable[Item], frame_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        assert isinstance(comparison, StoredComparison)
         self._comparison = comparison
-        self._storage = MemoryStorage(items)
+        self._storage = set_of(comparison.scope, items)
         self._frame_bytes = frame_bytes
 
     async def begin(self) -> bytes:
@@ -252,7 +259,7 @@ async def test_whatever_a_liar_sends_is_answered_as_from_memory_or_refused_and_c
     await fill(store, envelopes)
     charges: list[int] = []
     comparison = store.message_ids.comparison(scope, payer=Payer("liar", charge=charges.append))
-    storage = MemoryStorage(items_of(envelopes, scope))
+    storage = set_of(scope, items_of(envelopes, scope))
     good = [
         Initiator(storage).begin(),
         run(Responder(storage).respond(EMPTY_LIST)),

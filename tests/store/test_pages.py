@@ -2,8 +2,11 @@
 
 import asyncio
 
+import pytest
+
 from mailserver.store.interface import Payer, Query, Store
 from mailserver.store.retention import END_OF_TIME, Surplus
+from mailserver.waku.envelope import EnvelopeHash
 from tests.mailservers import fill, in_order, make_envelopes
 from tests.store.engines import EVERYTHING, NEWS_ONLY, found
 from tests.store.samples import EVER, EVERY_BYTE, FULL, RECEIVED, START, new_envelope, new_envelopes, raws
@@ -78,6 +81,20 @@ async def test_next_page_begins_behind_the_last_envelope_whether_that_was_delete
 
     assert pruned.end is not None
     assert await found(store, Query(*EVER, FULL, pruned.end)) == [envelope.raw for envelope in envelopes[2:]]
+
+
+@pytest.mark.parametrize("last", [b"\x01", b"\xff"], ids=["usual", "highest"])
+async def test_search_from_above_an_envelope_begins_with_it(store: Store, last: bytes) -> None:
+    some = [new_envelope(number, created=START + number // 2) for number in range(6)]
+    highest = some[3]._replace(hash=EnvelopeHash(15 * b"\xff" + last + bytes(16)))
+    envelopes = sorted([*some[:3], highest, *some[4:]], key=lambda one: (one.created, one.hash), reverse=True)
+    await store.put(envelopes)
+
+    page = await store.find(EVERYTHING, 4)
+    await page.read(3, EVERY_BYTE)
+
+    for number in range(4):
+        assert await found(store, Query(*EVER, FULL, page.above(number))) == raws(envelopes[number:])
 
 
 async def test_many_requests_are_answered_at_once(store: Store) -> None:

@@ -2,18 +2,20 @@
 
 import asyncio
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from mailserver.errors import LocalProtocolError
-from mailserver.torrents.client import Progress
+from mailserver.torrents.client import Progress, TorrentProcess
 from mailserver.torrents.errors import TorrentDiskError, TorrentSuperseded
-from mailserver.torrents.info import PIECE_BYTES
+from mailserver.torrents.info import BLOCKS_PER_PIECE, PIECE_BYTES, TorrentInfo
 from mailserver.torrents.magnet import MagnetLink
 from mailserver.torrents.making import make_torrent
 from tests.torrents.folders import NAME, content, grow, publish
 from tests.torrents.processes import MEMBER, OWNER, SECOND, link_to, process_on, statistics_of, until_shown
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.integration
 
@@ -35,6 +37,16 @@ def piece_of(folder: Path, piece: int) -> bytes:
         return os.pread(data.fileno(), PIECE_BYTES, piece * PIECE_BYTES)
 
 
+async def sent_until(process: TorrentProcess, info: TorrentInfo, piece: int) -> dict[int, int]:
+    """What was sent, once all of a piece was: libtorrent tells of it a moment later."""
+    sent = Counter[int]()
+    async with asyncio.timeout(DEADLINE_S):
+        while sent[piece] < BLOCKS_PER_PIECE:
+            sent.update(await process.sent(info.info_hash))
+            await asyncio.sleep(0.01)
+    return dict(sent)
+
+
 async def test_member_has_metadata_then_index_then_chosen_pieces(published: Path, fetched: Path) -> None:
     info = publish(published)
     progress: list[Progress] = []
@@ -54,6 +66,11 @@ async def test_member_has_metadata_then_index_then_chosen_pieces(published: Path
         for piece in (0, 1, 4, 5, 6, 8, 9):
             assert piece_of(fetched, piece) == bytes(PIECE_BYTES)
         of_owner, of_member = await statistics_of(owner, info), await statistics_of(member, info)
+        sent, again = await sent_until(owner, info, 7), await owner.sent(info.info_hash)
+        of_nobody = await member.sent(info.info_hash)
+    of_data = {piece: blocks for piece, blocks in sent.items() if piece in info.data_pieces}
+    assert of_data == dict.fromkeys((2, 3, 7), BLOCKS_PER_PIECE)
+    assert again == of_nobody == {}
     assert progress[0] == Progress(3, 3, 0)
     assert (of_owner.complete, of_owner.held, of_member.complete, of_member.held) == (True, 14, False, 5)
     assert of_owner.uploaded_bytes == of_member.downloaded_bytes == info.index_bytes + 3 * PIECE_BYTES

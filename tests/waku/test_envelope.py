@@ -9,7 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailserver.errors import DecodeError
-from mailserver.waku.envelope import Envelope, decode_envelope, decode_envelopes, encode_envelope, mine, pow_of
+from mailserver.waku.envelope import (
+    Envelope,
+    decode_envelope,
+    decode_envelopes,
+    encode_envelope,
+    mine,
+    pow_of,
+    read_fields,
+)
 from tests.properties import settings
 from tests.waku.envelopes import LONG, RECORDED, RECORDED_RAWS, SMALL, TOPIC, USUAL, keccak256
 
@@ -56,11 +64,16 @@ def expected_fields(raw: bytes) -> Fields | None:
 
 
 def decoded_fields(raw: bytes) -> Fields | None:
+    """What we make of these bytes, by themselves and between others; None if they are no envelope."""
+    _, found, last = read_fields(USUAL + raw + SMALL, [len(USUAL), len(raw), len(SMALL)])
+    assert last == (0x6B0120E3 - 0x32, 0x32, TOPIC, b"data", b"\1\0".rjust(8, b"\0"))
     try:
         envelope = decode_envelope(raw)
     except DecodeError:
+        assert found is None
         return None
     assert envelope.raw == raw
+    assert found == (envelope.created, envelope.ttl, envelope.topic, envelope.data, envelope.nonce.to_bytes(8, "big"))
     return fields_of(envelope)
 
 

@@ -152,6 +152,9 @@ async def test_nothing_is_stored_while_the_writer_is_away_and_all_goes_on_when_i
 
         async with open_store(tmp_path / STORE_FILE) as again, serving(again, tmp_path):
             await until(lambda: not store.problem)
+            assert store.others.outages == 1
+            assert await store.others.read() == []
+            assert await store.others.figures() is None
             await store.put(rows(1, first=1), 1, is_live=True)
             assert await read(again, 1) == [rows(1, first=1)[0].raw]
             assert len(await found(store, EVERYTHING, 100)) == 2

@@ -24,6 +24,7 @@ from mailserver.errors import DecodeError, MailserverError
 from mailserver.files import PRIVATE_FOLDER, make_folder, write_atomically
 from mailserver.torrents.client import Progress, TorrentProcess
 from mailserver.torrents.errors import LinkRefused, Refusal, TorrentError, TorrentRefused
+from mailserver.torrents.held import HeldPieces
 from mailserver.torrents.info import DATA_FILE, INDEX_FILE, TorrentInfo
 from mailserver.torrents.magnet import MagnetLink
 
@@ -106,6 +107,18 @@ class Fetcher:
     def torrent(self) -> TorrentInfo | None:
         """The torrent that is fetched, or offered to peers; None if there is none."""
         return self._torrent
+
+    def offered(self) -> set[int] | None:
+        """Which pieces of `data` peers get from us; None if no torrent is offered. Blocks.
+
+        What was imported need not be among them: a control node may have put it into another place, or the torrent's
+        files were removed when the community was left.
+
+        Raises:
+            OSError: what is here cannot be read.
+        """
+        info = self._torrent
+        return None if info is None else HeldPieces(info, self._folder / TORRENT).recorded()
 
     async def resume(self) -> Fetched:
         """Import what was downloaded before a restart, and offer again to peers what they may have from us.
@@ -257,6 +270,7 @@ class Fetcher:
             fetched += Fetched(
                 imported=len(done.imported), messages=sum(done.imported.values()), refused=len(done.refused)
             )
+        await self._history.replace_whole()
         try:
             await on_disk(self._downloads.clear)
         except OSError as error:

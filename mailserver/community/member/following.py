@@ -79,6 +79,10 @@ class Member:
         torrent = self._fetcher.torrent
         return None if torrent is None else torrent.info_hash
 
+    def offered(self) -> set[int] | None:
+        """Which pieces of its torrent peers get from us: see `Fetcher.offered`."""
+        return self._fetcher.offered()
+
     async def follow(self, on_progress: OnProgress) -> None:
         """Ask mailservers, listen to them, and fetch. Only cancelling ends this.
 
@@ -322,8 +326,8 @@ async def open_member(
         MembershipError: it was not joined, or what was said cannot be read.
         StoreError: its history cannot be opened.
     """
-    joined = await asyncio.to_thread(folder.read)
-    with folder.locked():
+    with folder.locked():  # first: it may be left and deleted meanwhile
+        joined = await asyncio.to_thread(folder.read)
         async with open_history(folder.history) as history:
             fetcher = Fetcher(
                 id_text(folder.community),

@@ -22,7 +22,15 @@ from mailserver.community.member.records import (
     Overview,
     State,
 )
-from mailserver.community.member.replacing import Load, Replaced, nanoseconds, put_recent, refuse, replace_range
+from mailserver.community.member.replacing import (
+    Load,
+    Replaced,
+    nanoseconds,
+    put_recent,
+    refuse,
+    replace_range,
+    replace_whole,
+)
 from mailserver.store.sqlite.connections import transaction
 from mailserver.store.sqlite.worker import Worker
 from mailserver.waku.envelope import Topic
@@ -49,8 +57,9 @@ _LIST = """
 _CORRECT = """
     UPDATE archives SET form = ?2, lower = ?3, upper = ?4, topics = ?5, padding = ?6, refused = NULL
     WHERE content = ?1 AND imported_at IS NULL AND (form, lower, upper, topics, padding) != (?2, ?3, ?4, ?5, ?6)
+        AND (?1, json_array(?2, ?3, ?4, ?5, ?6)) NOT IN (SELECT content, said FROM refused_archives)
 """
-"""An archive was refused because of what another index said of it, perhaps."""
+"""An archive was refused because of what another index said of it, perhaps. The same is not tried twice."""
 
 _MESSAGES = """
     SELECT timestamp, hash, name, payload, signer, meta, version FROM messages JOIN topics ON number = topic
@@ -153,6 +162,10 @@ class History:
     async def replace(self, time_range: TimeRange, downloaded: Sequence[Content], load: Load, now: int) -> Replaced:
         """Import what is downloaded of a range; see `replace_range`."""
         return await self._write(lambda connection: replace_range(connection, time_range, downloaded, load, now))
+
+    async def replace_whole(self) -> int:
+        """Replace ranges that have become whole, as what an index listed of them is gone; see there."""
+        return await self._write(replace_whole)
 
     async def put_recent(self, messages: Sequence[HistoryMessage]) -> int:
         """Take what mailservers send; return how many are new. Ranges that archives have said are left as they are."""

@@ -1,6 +1,8 @@
 """What a member has said of a community: `DIR/communities/<id>/member/member.json`, and the files beside it.
 
 member.json     which mailservers to ask, which channels, and what to fetch
+left.json       the same, once the community was left: the history stays, and can be read (`leaving`)
+deleting.json   the same, where all of this is to be deleted
 lock            held by the process that fetches
 history.db      links, archives, messages (`schema`)
 downloads/      archives that are not imported yet (`downloads`)
@@ -45,6 +47,8 @@ from mailserver.waku.topics import topic_of
 
 MEMBER_FOLDER = "member"
 RECORD_FILE = "member.json"
+LEFT_FILE = "left.json"
+DELETING_FILE = "deleting.json"
 LOCK_FILE = "lock"
 
 RECORD_VERSION = 1
@@ -120,6 +124,16 @@ class MemberFolder:
         return self.path / RECORD_FILE
 
     @property
+    def left(self) -> Path:
+        """What was said, of a community that was left and whose history is kept. Means nothing beside `record`."""
+        return self.path / LEFT_FILE
+
+    @property
+    def deleting(self) -> Path:
+        """What was said, of a community that was left and is to be deleted. Means nothing beside `record`."""
+        return self.path / DELETING_FILE
+
+    @property
     def history(self) -> Path:
         """Its history, which is made when it is first fetched."""
         return self.path / HISTORY_FILE
@@ -135,21 +149,28 @@ class MemberFolder:
         Raises:
             MembershipError: it was not joined, or the record cannot be read.
         """
+        return self._read(self.record)
+
+    def read_kept(self) -> Joined:
+        """What was said, also if the community was left since then and its history is kept.
+
+        Raises:
+            MembershipError: it was never joined, or the record cannot be read.
+        """
+        return self._read(self.left if self.left.exists() and not self.record.exists() else self.record)
+
+    def _read(self, path: Path) -> Joined:
         joined = read_record(
-            self.record,
-            _decode,
-            version=RECORD_VERSION,
-            what="record of a membership",
-            error=MembershipError,
+            path, _decode, version=RECORD_VERSION, what="record of a membership", error=MembershipError
         )
         if joined is None:
             raise MembershipError(f"community {id_text(self.community)} was not joined")
         if joined.community != self.community:
-            raise MembershipError(f"{self.record} is of another community")
+            raise MembershipError(f"{path} is of another community")
         return joined
 
     def write(self, joined: Joined) -> None:
-        """Join, or change what was said.
+        """Join, or change what was said. To join after leaving, use `leaving.join`.
 
         Raises:
             MembershipError: it cannot be written, or the community is ours.
@@ -170,7 +191,7 @@ class MemberFolder:
 
         Raises:
             CommunityBusy: another process fetches.
-            MembershipError: the lock cannot be had.
+            MembershipError: it was never joined, or the lock cannot be had.
         """
         with contextlib.ExitStack() as stack:
             try:
@@ -179,6 +200,8 @@ class MemberFolder:
                     holder = read_holder(descriptor)
                     raise CommunityBusy(f"another process (pid {holder}) fetches {id_text(self.community)}")
                 write_holder(descriptor)
+            except FileNotFoundError as error:
+                raise MembershipError(f"community {id_text(self.community)} was not joined") from error
             except OSError as error:
                 raise MembershipError(f"cannot lock {self.path}: {error.strerror}") from error
             yield

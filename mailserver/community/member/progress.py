@@ -1,7 +1,7 @@
 """How far the history of a community is that was joined."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from itertools import groupby
 
 from mailserver.communities.channels import CommunityId, id_text
@@ -16,7 +16,7 @@ def joined_progress(
     archives: Iterable[KnownArchive],
     *,
     link: MagnetLink | None,
-    is_offered: bool,
+    offered: Container[int] | None,
     traffic: TorrentTraffic,
     problem: str,
 ) -> CommunityProgress:
@@ -24,15 +24,16 @@ def joined_progress(
 
     Args:
         archives: what is known of them, in the order of time. Those that the newest index does not list do not count.
-        is_offered: whether its torrent is in the torrent process, so that peers get what is here.
+        offered: which pieces of its torrent peers get from us; None if it is not in the torrent process.
     """
     listed = [archive for archive in archives if archive.is_listed]
     weeks = []
     for time_range, of_range in groupby(listed, key=lambda archive: archive.time_range):
-        states = [archive.state for archive in of_range]
-        is_fetched = all(state is State.IMPORTED for state in states)
-        is_seeding = is_offered and is_fetched
-        weeks.append(Week(time_range.lower, time_range.upper, len(states), True, is_seeding, is_fetched))
+        of_week = [*of_range]
+        is_fetched = all(archive.state is State.IMPORTED for archive in of_week)
+        pieces = (piece for archive in of_week for piece in archive.entry.pieces)
+        is_seeding = is_fetched and offered is not None and all(piece in offered for piece in pieces)
+        weeks.append(Week(time_range.lower, time_range.upper, len(of_week), True, is_seeding, is_fetched))
     counts = Counter(archive.state for archive in listed)
     return CommunityProgress(
         id=id_text(community),
@@ -40,7 +41,7 @@ def joined_progress(
         weeks=tuple(weeks),
         archives={state.value: counts[state] for state in State},
         late_weeks=None,
-        is_seeding=is_offered if listed else None,
+        is_seeding=offered is not None if listed else None,
         announced_at=None if link is None else link.clock / 1000,
         peers=traffic.peers,
         uploaded=traffic.uploaded_bytes,

@@ -30,6 +30,18 @@ _PUT_ARCHIVED = f"{_PUT} ON CONFLICT (timestamp, hash) DO UPDATE SET is_archived
 _PUT_RECENT = f"{_PUT} ON CONFLICT DO NOTHING"
 
 
+_WHOLE = """
+    SELECT lower, upper FROM archives WHERE is_listed GROUP BY lower, upper
+    HAVING min(imported_at IS NOT NULL) AND (lower, upper) NOT IN (SELECT lower, upper FROM replaced)
+"""
+"""The ranges of which all archives that are listed were imported, and which are not replaced yet."""
+
+_REFUSED_AS = """
+    INSERT OR IGNORE INTO refused_archives
+    SELECT content, json_array(form, lower, upper, topics, padding) FROM archives WHERE content = ?
+"""
+
+
 class ArchiveRefused(MailserverError):
     """A downloaded archive cannot be used; `findings` says why."""
 
@@ -91,18 +103,31 @@ def replace_range(
                 "UPDATE archives SET imported_at = ?, messages = ?, downloaded_at = NULL WHERE content = ?",
                 (now, len(messages), content),
             )
-        (is_whole,) = connection.execute(
-            "SELECT count(*) > 0 AND min(imported_at IS NOT NULL) FROM archives "
-            "WHERE lower = ? AND upper = ? AND is_listed",
-            time_range,
-        ).fetchone()
-        if is_whole:
-            connection.execute("INSERT OR IGNORE INTO replaced VALUES (?, ?)", time_range)
-            done.removed = connection.execute(
-                "DELETE FROM messages WHERE timestamp >= ? AND timestamp < ? AND NOT is_archived",
-                nanoseconds(time_range),
-            ).rowcount
+        done.removed = _replace_whole(connection)
     return done
+
+
+def replace_whole(connection: sqlite3.Connection) -> int:
+    """Replace the ranges that have become whole without an import, as an archive of them is not listed any more.
+
+    Returns:
+        How many messages that only mailservers had were removed.
+    Raises:
+        sqlite3.Error: nothing has changed.
+    """
+    with transaction(connection):
+        return _replace_whole(connection)
+
+
+def _replace_whole(connection: sqlite3.Connection) -> int:
+    removed = 0
+    for lower, upper in connection.execute(_WHOLE).fetchall():
+        connection.execute("INSERT INTO replaced VALUES (?, ?)", (lower, upper))
+        removed += connection.execute(
+            "DELETE FROM messages WHERE timestamp >= ? AND timestamp < ? AND NOT is_archived",
+            nanoseconds(TimeRange(lower, upper)),
+        ).rowcount
+    return removed
 
 
 def put_recent(connection: sqlite3.Connection, messages: Iterable[HistoryMessage]) -> int:
@@ -114,7 +139,8 @@ def put_recent(connection: sqlite3.Connection, messages: Iterable[HistoryMessage
 
 
 def refuse(connection: sqlite3.Connection, content: Content, reason: str) -> None:
-    """An archive cannot be used: it is not fetched again."""
+    """An archive is not as the index says: it is not fetched again, unless an index says what none has said yet."""
+    connection.execute(_REFUSED_AS, (content,))
     connection.execute("UPDATE archives SET refused = ?, downloaded_at = NULL WHERE content = ?", (reason, content))
 
 

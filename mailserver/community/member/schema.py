@@ -85,6 +85,19 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID
         """,
     ),
+    (
+        """
+        CREATE TABLE refused_archives (
+            content BLOB NOT NULL,
+            said TEXT NOT NULL,                     -- what an index said of it: form, lower, upper, topics, padding
+            PRIMARY KEY (content, said)
+        ) WITHOUT ROWID
+        """,
+        """
+        INSERT INTO refused_archives
+        SELECT content, json_array(form, lower, upper, topics, padding) FROM archives WHERE refused IS NOT NULL
+        """,
+    ),
 )
 """Statement by statement; MIGRATIONS[n] leads from `user_version` n to n + 1. Never change one that was released."""
 

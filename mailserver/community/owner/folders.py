@@ -6,6 +6,7 @@
     index.next       the index of what the job has appended to `data` since then
     published.ids    which envelopes are in which history archive (`published_ids`)
     announced.json   the last link that was posted (`announcing`)
+    sent             how often peers have got what is published from us (`sent`)
     community.db     live envelopes of its channels (`holdings`)
 
 `data` may be longer than `index` says: the job has appended to it, or was killed while it did.
@@ -41,6 +42,7 @@ INDEX_FILE = "index"
 NEXT_INDEX_FILE = "index.next"
 IDS_FILE = "published.ids"
 ANNOUNCED_FILE = "announced.json"
+SENT_FILE = "sent"
 HOLDINGS_FILE = "community.db"
 LOCK_FILE = "community.lock"
 
@@ -78,6 +80,11 @@ class CommunityFolder:
     def holdings(self) -> Path:
         """Live envelopes."""
         return self.path / HOLDINGS_FILE
+
+    @property
+    def sent(self) -> Path:
+        """How often peers have got it from us."""
+        return self.path / SENT_FILE
 
     @property
     def announced(self) -> Path:

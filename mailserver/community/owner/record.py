@@ -4,6 +4,7 @@ A channel that is switched off keeps its place: what was posted while it held be
 is added later, from the time on that is named, or from the beginning. All times are Unix seconds. No I/O.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -79,6 +80,18 @@ class Community:
     def topics(self) -> frozenset[Topic]:
         """The topics of all its channels, those included that are switched off."""
         return frozenset(channel.topic for channel in self.channels)
+
+    @property
+    def keys(self) -> Mapping[Topic, tuple[bytes, ...]]:
+        """What opens the messages of each topic: the keys of all channels that had it, the newest one first. None in
+        the format of the specification, whose messages stay sealed."""
+        if self.format_name != DEPLOYED:
+            return {}
+        keys: dict[Topic, list[bytes]] = defaultdict(list)
+        for channel in reversed(self.channels):
+            if channel.key is not None and channel.key not in keys[channel.topic]:
+                keys[channel.topic].append(channel.key)
+        return {topic: tuple(each) for topic, each in keys.items()}
 
     def content_topics(self, time_range: TimeRange) -> tuple[str, ...]:
         """Those of the channels that held in a range, sorted: what its history archives list."""

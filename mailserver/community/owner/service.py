@@ -7,11 +7,12 @@ logged when it is new, is among the `problems`, and is tried again at the next l
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mailserver.codec.keys import PrivateKey
+from mailserver.communities.deployed_format import opened_by_one_of
 from mailserver.communities.index import SPEC
 from mailserver.communities.progress import CommunityProgress
 from mailserver.communities.ranges import ended_ranges
@@ -22,9 +23,10 @@ from mailserver.community.owner.progress import owned_progress
 from mailserver.community.owner.published_ids import decode_ids
 from mailserver.community.owner.publishing import Publisher
 from mailserver.community.owner.record import Community, CommunityError
+from mailserver.community.owner.sent import SentPieces
 from mailserver.errors import DecodeError, StoreError
 from mailserver.feed_socket.client import FeedClient
-from mailserver.store.arrivals import ArrivalLog, OtherStore
+from mailserver.store.arrivals import ArrivalLog, ArrivedEnvelope, OtherStore
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.torrents.client import TorrentProcess
 from mailserver.torrents.magnet import Address, MagnetLink
@@ -78,6 +80,7 @@ class OwnedCommunity:
         self._key: PrivateKey | None = None
         self._announced_here = False
         self._removed_at: float | None = None
+        self._sent = SentPieces()
 
     @property
     def is_on(self) -> bool:
@@ -98,6 +101,7 @@ class OwnedCommunity:
             return
         if self._key is None:
             self.announced = await asyncio.to_thread(read_announced, self.folder.announced)
+            self._sent = await asyncio.to_thread(self._read_sent)
             self._key = await asyncio.to_thread(self.folder.read_key)
         if await self.publisher.publish():
             self._removed_at = None
@@ -130,11 +134,38 @@ class OwnedCommunity:
             self.publisher.entries,
             seeded_bytes=0 if seeded is None else seeded.data_bytes,
             announced=announced,
+            sent=self._sent,
             is_on=self.is_on,
             late_weeks=0 if record is None or not self.is_on else await self._late_weeks(record, int(now)),
             traffic=traffic,
             problem=self.problem,
         )
+
+    async def note_sent(self, blocks: Mapping[int, int], now: float) -> None:
+        """Remember what peers have got from us: how many blocks of each piece of what is seeded.
+
+        Args:
+            now: Unix seconds.
+        Raises:
+            CommunityError: it cannot be written.
+        """
+        info = self.publisher.seeded
+        if not blocks or info is None:
+            return
+        self._sent.add(blocks, int(now), len(info.data_pieces))
+        try:
+            await asyncio.to_thread(self._sent.write, self.folder.sent)
+        except OSError as error:
+            raise CommunityError(f"cannot write {self.folder.sent}: {error.strerror or error}") from error
+
+    def _read_sent(self) -> SentPieces:
+        try:
+            return SentPieces.read(self.folder.sent)
+        except DecodeError as error:
+            log.warning("counts of what was sent begin anew community=%s cause=%r", self.folder.path.name, str(error))
+            return SentPieces()
+        except OSError as error:
+            raise CommunityError(f"cannot read {self.folder.sent}: {error.strerror or error}") from error
 
     async def _late_weeks(self, record: Community, now: int) -> int:
         """How many weeks have ended after the newest archive, or after the community was registered, without one.
@@ -285,7 +316,8 @@ class OwnerService:
             for each in of_store:
                 if each.holdings.progress.arrival < arrived.end:
                     assert each.record is not None, "it is on"
-                    await each.holdings.take(envelopes, arrived.end, each.record.topics, now)
+                    of_it = await asyncio.to_thread(_messages_of, each.record, envelopes)
+                    await each.holdings.take(of_it, arrived.end, each.record.topics, now)
 
 
 async def _problem_of(work: Awaitable[None]) -> str:
@@ -302,3 +334,12 @@ def _changed(before: str, now: str, folder: CommunityFolder | None = None) -> st
     if now and now != before:
         log.error("community not served community=%s error=%r", "-" if folder is None else folder.path.name, now)
     return now
+
+
+def _messages_of(community: Community, arrived: Sequence[ArrivedEnvelope]) -> Sequence[ArrivedEnvelope]:
+    """Those that may be messages of a community. In the format of status-go these are the ones that a key of their
+    channel opens: no other is ever archived, and anybody may post on its topics."""
+    if community.format_name == SPEC:
+        return arrived
+    keys = community.keys
+    return [each for each in arrived if opened_by_one_of(keys.get(each.envelope.topic, ()), each.envelope) is not None]

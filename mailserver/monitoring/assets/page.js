@@ -275,10 +275,13 @@ function showCommunity(community) {
   );
   if (community.late_weeks) box.append(element("p", `weeks without an archive: ${community.late_weeks}`, "warn"));
   if (problem) box.append(element("p", problem, "warn"));
-  const yes = (value) => (value === null ? "-" : value ? "yes" : "no");
+  const yes = (value) => (value ? "yes" : "no");
+  const fetched = (week) => (week.fetched_times ? `${shown(week.fetched_times, "count")}\u00d7` : yes(week.fetched));
+  const last = Math.max(...community.weeks.map((week) => week.fetched_at ?? 0));
+  if (last > 0) box.append(element("p", `last fetched from us ${shown(last, "moment")}`));
   const weeks = community.weeks.map((week) =>
     row([shown(week.lower, "moment").slice(0, 10), shown(week.archives, "count"), yes(week.distributed),
-      yes(week.seeding), yes(week.fetched)]));
+      yes(week.seeding), fetched(week)]));
   const head = document.createElement("thead");
   head.append(row(["Week from", "archives", "distributed", "seeding", "fetched"]));
   const body = document.createElement("tbody");

@@ -8,11 +8,6 @@ from collections.abc import Iterable
 from itertools import groupby, repeat
 from typing import Literal, NamedTuple
 
-from mailserver.errors import DecodeError
-from mailserver.ids.envelopes import envelope_muid
-from mailserver.ids.muid import Muid, NoId
-from mailserver.waku.envelope import decode_envelope
-
 ID_BYTES = 32
 
 SPANS = (86_400, 3_600, 60)
@@ -54,8 +49,8 @@ def sum_of_ids(ids: Iterable[bytes]) -> SumOfIds:
     return SumOfIds(len(values), sum(values) % MODULUS)
 
 
-def sums_of(items: Iterable[tuple[int, bytes]]) -> Sums:
-    """What items (created, id), in their order, add to each bucket."""
+def sums_of(items: Iterable[tuple[int, bytes, *tuple[object, ...]]]) -> Sums:
+    """What items (created, id, ...), in their order, add to each bucket."""
     sums: Sums = {}
     smallest = SPANS[-1]
     for minute, group in groupby(items, lambda item: item[0] // smallest):
@@ -82,12 +77,3 @@ def subtracted(there: Sums, less: Sums) -> Sums | None:
         for key, (count, total) in less.items()
     }
     return None if any(each.ids < 0 or (each.ids == 0 and each.total) for each in left.values()) else left
-
-
-def muid_of(network_topic: str, created: int, raw: bytes) -> Muid | None:
-    """The MUID of a row; None if it has no id."""
-    try:
-        envelope = decode_envelope(raw)
-        return envelope_muid(network_topic, envelope) if envelope.created == created else None
-    except (DecodeError, NoId):
-        return None

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
+from mailserver.ids.envelopes import joined_muids
 from mailserver.ids.muid import Muid
 from mailserver.store.engine import work
-from mailserver.store.engine.id_sums import muid_of
 from mailserver.store.engine.page import RowReader, Rows
 
 IDS_AT_ONCE = 512
-"""Of how many envelopes MUIDs are made at once: some 1.5 ms."""
+"""Of how many envelopes MUIDs are made at once: a millisecond."""
 
 BYTES_AT_ONCE = 1024 * 1024
 """How many bytes of envelopes are read for that."""
@@ -28,8 +28,5 @@ async def read_muids(
     while len(muids) < len(rows):
         raws = await reader.read(rows[len(muids) :], BYTES_AT_ONCE)
         correct(len(raws.sizes) * work.ID)
-        at = 0
-        for size in raws.sizes:
-            muids.append(muid_of(network_topic, created[len(muids)], raws.body[at : at + size]))
-            at += size
+        muids += joined_muids(network_topic, raws.body, raws.sizes, created[len(muids) :])
     return muids

@@ -9,6 +9,8 @@ from mailserver.store.engine.keys import HASH_PREFIX_BYTES, Found, Keys
 from mailserver.store.interface import Place, Raws
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 
+_LAST_PREFIX = b"\xff" * HASH_PREFIX_BYTES
+
 
 class SomeRows(Protocol):
     """What a reader needs to know of rows."""
@@ -42,7 +44,7 @@ class KeptKeysPage(Generic[Rows]):
     def __init__(self, found: Found, reader: RowReader[Rows]) -> None:
         """Take what was found, and what reads it for its payer."""
         self._reader = reader
-        self._keys = found.keys  # until something is read
+        self._keys = found.keys
         self._rows = reader.rows_of(found.keys)
         self._at = 0
         self._end = found.end
@@ -74,6 +76,18 @@ class KeptKeysPage(Generic[Rows]):
             is_found = at < beyond and prefix_at(at) == prefix
             ranks.append(None if is_found else count - at)
         return ranks
+
+    def above(self, number: int) -> Place:
+        """The place right above an envelope that was found, by its number; it may have been deleted since.
+
+        The first of those that have the first bytes of its hash is meant: there are no two.
+        """
+        created = self._keys.created[number]
+        prefix = self._keys.hashes[number * HASH_PREFIX_BYTES : (number + 1) * HASH_PREFIX_BYTES]
+        if prefix == _LAST_PREFIX:
+            return created + 1, EnvelopeHash(bytes(HASH_BYTES))
+        following = (int.from_bytes(prefix, "big") + 1).to_bytes(HASH_PREFIX_BYTES, "big")
+        return created, EnvelopeHash(following.ljust(HASH_BYTES, b"\x00"))
 
     def cut(self, count: int) -> None:
         """Leave out all but the first `count`; there is more behind them."""
@@ -108,7 +122,6 @@ class KeptKeysPage(Generic[Rows]):
 
     async def read(self, count: int, max_bytes: int) -> Raws:
         """Read the next envelopes, `count` at most; see `store.interface.Page`."""
-        self._keys = Keys()
         raws = await self._reader.read(self._rows[self._at : self._at + count], max_bytes)
         self._at += len(raws.sizes)
         if raws.body:

@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol, TypeVar
 
 from mailserver.reconcile.storage import fingerprint_of
-from mailserver.reconcile.wire import TIMESTAMP_BYTES
+from mailserver.reconcile.wire import TIMESTAMP_BYTES, bound_between
 from mailserver.store.engine import work
 from mailserver.store.engine.id_sums import ID_BYTES, MODULUS, SPANS, SumOfIds, as_numbers, sum_of_ids
 from mailserver.store.engine.index_state import IndexDamaged
@@ -148,6 +148,17 @@ class StoredIds:
         after = self._sum_before(stop, self._days)
         self._last_sum = stop, after  # the next range begins here
         return fingerprint_of(after - before, stop - start)
+
+    def cut(self, index: int, slack: int) -> tuple[int, bytes]:
+        """At the start of a day, an hour or a minute, if one is near: then no side reads what it is divided into."""
+        parts, before = self._days, 0
+        for level in range(len(SPANS)):
+            at = parts.with_index(index - before)
+            before += parts.counts[at]
+            if index - before <= slack:
+                return before, parts.starts[at].to_bytes(TIMESTAMP_BYTES, "big")
+            parts = self._parts_of(parts, at, level)
+        return index, bound_between(self.key(index - 1), self.key(index))
 
     def _count_below(self, bound: bytes, second: int, parts: _Parts, level: int = 0) -> int:
         """How many items of these parts are below a bound, which is in this second."""

@@ -32,6 +32,16 @@ CLOSE_TIMEOUT_S = 2.0
 RETRY_S = 0.5
 """After a connection could not be made, nobody tries again for so long: whoever waits is refused at once."""
 
+READERS = 3
+"""Connections of a mailserver that read. Each is a process of the server; one of ours waits for the event loop, not for
+them."""
+
+SNAPSHOTS = 2
+"""Connections for comparisons of ids: so one that takes seconds does not hold up all others."""
+
+CONNECTIONS = READERS + SNAPSHOTS + 4
+"""All of a mailserver: besides those, one to store, one to delete, one to index ids, and one to hear of the others."""
+
 MIN_SERVER_VERSION = 150_000
 """PostgreSQL 15, with which it was tested."""
 
@@ -207,8 +217,10 @@ class Link:
             connection.terminate()
 
     async def close(self) -> None:
-        """Close the connection, after what it is used for."""
+        """Close the connection, after what it is used for. A database that cannot be reached is told nothing."""
         async with self._turn:
+            if self._failures.is_unreachable:
+                self._drop()
             connection, self._connection = self._connection, None
             if connection is not None:
                 with contextlib.suppress(*ERRORS):
@@ -272,8 +284,7 @@ async def open_links(
     try:
         yield links
     finally:
-        for link in links:
-            await link.close()
+        await asyncio.gather(*(link.close() for link in links))
 
 
 def shown_url(url: str) -> str:

@@ -56,6 +56,11 @@ class StoreFailures(Failures):
         return self._lost or self._unreachable or super().writing
 
     @property
+    def is_unreachable(self) -> bool:
+        """Whether the database could not be reached the last time."""
+        return bool(self._unreachable)
+
+    @property
     def damage(self) -> str:
         """What else is wrong with the database; "" if nothing is."""
         return "; ".join(filter(None, (self._went_back, super().damage)))

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from mailserver.ids.envelopes import joined_muids
 from mailserver.ids.muid import sync_id
 from mailserver.store.engine.id_sums import (
     BATCH_BYTES,
@@ -20,7 +21,6 @@ from mailserver.store.engine.id_sums import (
     SumOfIds,
     Sums,
     added,
-    muid_of,
     subtracted,
     sums_of,
 )
@@ -195,15 +195,15 @@ async def begin_anew(connection: Connection) -> None:
     await connection.execute(_SET_STATE, "", 0)
 
 
-def _items(network_topic: str, rows: Iterable[IndexedRow]) -> list[Item]:
+def _items(network_topic: str, rows: Sequence[IndexedRow]) -> list[Item]:
     """The ids of rows, in the order of the index."""
-    items = []
-    for row in rows:
-        name = muid_of(network_topic, row.created, row.raw)
-        if name is not None:
-            items.append(Item(row.created, sync_id(name), row.hash, row.seq))
-    items.sort()
-    return items
+    raws, created = [row.raw for row in rows], (row.created for row in rows)
+    names = joined_muids(network_topic, b"".join(raws), map(len, raws), created)
+    return sorted(
+        Item(row.created, sync_id(name), row.hash, row.seq)
+        for name, row in zip(names, rows, strict=True)
+        if name is not None
+    )
 
 
 async def _add(connection: Connection, items: Sequence[Item]) -> None:

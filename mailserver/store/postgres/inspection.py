@@ -10,14 +10,12 @@ from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.presence import State, read_state
 from mailserver.store.postgres.schema import SCHEMA_TABLE
 
-CONNECTIONS = 8
-"""How many a mailserver uses: one to store, three to read, two for comparisons, two for upkeep."""
-
+# Who may see little of other users' sessions is told by pg_stat_database how many there are all the same.
 _FACTS = f"""
     SELECT current_setting('server_version'), current_setting('server_version_num')::int >= {MIN_SERVER_VERSION},
         pg_is_in_recovery(), current_setting('fsync')::bool AND current_setting('full_page_writes')::bool,
         current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
-            - (SELECT count(*)::int FROM pg_stat_activity WHERE backend_type = 'client backend'),
+            - (SELECT sum(numbackends)::int FROM pg_stat_database),
         current_schema()::text, to_regclass('{SCHEMA_TABLE}') IS NOT NULL
 """
 

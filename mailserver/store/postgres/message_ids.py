@@ -13,7 +13,7 @@ from mailserver.store.engine.message_ids import StoredMessageIds
 from mailserver.store.engine.snapshots import SnapshotReader
 from mailserver.store.interface import Payer
 from mailserver.store.postgres.lookups import PostgresLookups, bounds, within
-from mailserver.store.postgres.readers import PaidReader, ReaderPool
+from mailserver.store.postgres.readers import REMOVED, PaidReader, ReaderPool
 from mailserver.store.postgres.rows import Places, RowReader
 
 _STATE = "(SELECT network_topic FROM id_index), (SELECT until_seq FROM id_index)"
@@ -25,12 +25,12 @@ _ARRIVED = f"""
     FROM (SELECT seq, created, topic, hash FROM envelopes WHERE seq > $5 ORDER BY seq LIMIT $6) AS following
 """
 _OF_IDS = f"""
-    SELECT {_STATE}, string_agg(i.id, ''::bytea), array_agg(i.created), string_agg(i.hash, ''::bytea)
+    SELECT {REMOVED}, {_STATE}, string_agg(i.id, ''::bytea), array_agg(i.created), string_agg(i.hash, ''::bytea)
     FROM unnest($1::bigint[], $2::bytea[]) AS a (created, id)
     CROSS JOIN LATERAL (SELECT created, id, hash FROM ids WHERE created = a.created AND id = a.id OFFSET 0) AS i
 """
 _WALK = f"""
-    SELECT {_STATE}, string_agg(id, ''::bytea), array_agg(created), string_agg(hash, ''::bytea) FROM (
+    SELECT {REMOVED}, {_STATE}, string_agg(id, ''::bytea), array_agg(created), string_agg(hash, ''::bytea) FROM (
         SELECT created, id, hash FROM ids
         WHERE created >= $1 AND created < $3 AND (created, id) > ($1, $2) ORDER BY created, id LIMIT $4
     ) AS following
@@ -108,7 +108,7 @@ class PostgresIdAccess:
         """Which of these ids are indexed, and their rows."""
         asked = [created for created, _ in places], [item for _, item in places]
         most = work.STATEMENT + len(places) * (work.ID + work.PAIR)
-        network_topic, until_seq, ids, *rows = await self._reader.run(_OF_IDS, asked, most)
+        network_topic, until_seq, ids, *rows = await self._reader.search(_OF_IDS, asked, most)
         return (network_topic, until_seq), dict(zip(pieces(ids, ID_BYTES), _names(*rows), strict=True))
 
     async def walk(
@@ -116,7 +116,7 @@ class PostgresIdAccess:
     ) -> tuple[State, int | None, bytes, Sequence[RowName]]:
         """The next ids behind a place."""
         most = work.STATEMENT + rows * work.ROW
-        network_topic, until_seq, packed, created, hashes = await self._reader.run(_WALK, (*after, end, rows), most)
+        network_topic, until_seq, packed, created, hashes = await self._reader.search(_WALK, (*after, end, rows), most)
         found = _names(created, hashes)
         self.correct((len(found) - rows) * work.ROW)
         return (network_topic, until_seq), created[-1] if created else None, packed or b"", found

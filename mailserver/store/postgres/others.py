@@ -24,10 +24,12 @@ from typing import NamedTuple
 import asyncpg
 
 from mailserver.errors import StoreError
+from mailserver.metrics.figures import DatabaseFigures
 from mailserver.store.engine.put_queue import MAX_GROUP_ROWS
 from mailserver.store.interface import Raws
 from mailserver.store.postgres.connections import RETRY_S, Connection, Link, Setup
 from mailserver.store.postgres.failures import StoreFailures, explain
+from mailserver.store.postgres.schema import LOCK_CLASS, Lock
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +62,21 @@ _READ = f"""
 """
 
 
+_FIGURES = f"""
+    SELECT (SELECT sum(numbackends)::int FROM pg_stat_database),
+        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
+        (
+            SELECT count(*)::int FROM pg_locks
+            WHERE locktype = 'advisory' AND NOT granted AND objsubid = 2
+                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                AND classid::bigint BETWEEN {LOCK_CLASS} + {min(Lock)} AND {LOCK_CLASS} + {max(Lock)}
+                AND objid = current_schema()::regnamespace::oid
+        ),
+        pg_notification_queue_usage(),
+        (SELECT count(*)::int FROM pg_inherits WHERE inhparent = 'envelopes'::regclass) - 1
+"""
+
+
 class Rows(NamedTuple):
     """The rows from one number to another, both inclusive; some numbers in between may have none."""
 
@@ -86,11 +103,13 @@ class PostgresOthers:
         self._has_rows = asyncio.Event()
         self._lost = asyncio.Event()
         self._lost_at: float | None = None
-        self.missed = 0
+        self._has_begun = False
+        self.missed = self.outages = 0
 
     async def begin(self) -> None:
         """Listen, if that is possible at the moment."""
         await self._say_hello()
+        self._has_begun = True
 
     async def run(self) -> None:
         """Keep listening: whenever the connection is lost, make another, and go on with what comes then."""
@@ -103,8 +122,11 @@ class PostgresOthers:
                     await self._lost.wait()
 
     async def read(self) -> list[bytes]:
-        """Wait for live envelopes of others, and read some."""
+        """Wait for live envelopes of others, and read some; none if there was an outage and nothing has come since."""
         await self._has_rows.wait()
+        if not self._rows:
+            self._has_rows.clear()
+            return []
         rows = self._take()
         try:
             last, raws, sizes = await self._link.run(lambda connection: connection.fetchrow(_READ, *rows))
@@ -121,6 +143,15 @@ class PostgresOthers:
     def are_there(self) -> bool:
         """Whether anybody else may be on the database."""
         return asyncio.get_running_loop().time() < self._heard_at + ALONE_AFTER_S
+
+    async def figures(self) -> DatabaseFigures:
+        """How the database is."""
+        try:
+            row = await self._link.run(lambda connection: connection.fetchrow(_FIGURES))
+        except asyncpg.PostgresError as error:
+            raise StoreError(explain(error)) from error
+        connections, most, lock_waits, queue, partitions = row
+        return DatabaseFigures(connections, most, lock_waits, queue, partitions, self._behind)
 
     async def tell(self, connection: Connection, rows: Rows) -> None:
         """Tell the others of live rows of ours, which are committed. Nobody is told if that is not possible."""
@@ -147,6 +178,9 @@ class PostgresOthers:
         await connection.add_listener(self._channel, self._on_said)
         connection.add_termination_listener(self._on_lost)
         now = self._heard_at = asyncio.get_running_loop().time()
+        if self._has_begun:
+            self.outages += 1
+            self._has_rows.set()  # so that whoever reads sees it
         if self._lost_at is not None:
             seconds, self._lost_at = now - self._lost_at, None
             log.warning("live envelopes of other mailservers may have been missed seconds=%.1f", seconds)

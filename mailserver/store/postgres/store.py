@@ -28,6 +28,8 @@ from mailserver.store.interface import (
 )
 from mailserver.store.message_ids import OtherNetworkTopic
 from mailserver.store.postgres.connections import (
+    READERS,
+    SNAPSHOTS,
     Connection,
     Link,
     check_server,
@@ -50,12 +52,6 @@ from mailserver.store.postgres.rows import Places, RowReader
 from mailserver.store.postgres.snapshots import open_snapshots
 from mailserver.store.postgres.writer import PostgresWriter
 from mailserver.store.retention import Surplus, Usage
-
-SNAPSHOTS = 2
-"""Connections for comparisons of ids: so one that takes seconds does not hold up all others."""
-
-READERS = 3
-"""Connections that read. Each is a process of the server; one of ours waits for the event loop, not for them."""
 
 ROW_OVERHEAD_BYTES = 450
 """What a row takes on disk besides its envelope: in its table, four indexes, and the index of ids. With 40,000

@@ -20,7 +20,6 @@ from mailserver.store.postgres.presence import Presence
 GROUP_TIMEOUT_S = 15.0
 """How long a group may take, with all that it waits for; then whoever waits is told that it is not stored."""
 
-
 TELL_TIMEOUT_S = 1.0
 """How long it may take to tell the others of a group: meanwhile nothing is stored."""
 
@@ -108,8 +107,8 @@ class PostgresWriter:
         rows = None
         failure: StoreError | None = StoreError(ENDED)  # in case this is cancelled, or fails by a bug of ours
         try:
-            if self._failures.is_lost:
-                raise StoreError(self._failures.writing)
+            if self._failures.is_lost or (self._queue.closing and self._failures.is_unreachable):
+                raise StoreError(self._failures.writing)  # whoever stops does not wait for a database
             async with asyncio.timeout(GROUP_TIMEOUT_S):
                 inserted = await self._link.run(
                     lambda connection: insert_group(connection, envelopes, self._partitions, live)

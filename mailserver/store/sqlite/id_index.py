@@ -13,8 +13,10 @@ sees rows up to `until_seq` in all tables, and no others.
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from itertools import accumulate, takewhile
+from typing import TypeVar
 
+from mailserver.ids.envelopes import joined_muids
 from mailserver.ids.muid import sync_id
 from mailserver.store.engine.id_sums import (
     BATCH_BYTES,
@@ -25,7 +27,6 @@ from mailserver.store.engine.id_sums import (
     SumOfIds,
     Sums,
     added,
-    muid_of,
     subtracted,
     sum_of_ids,
     sums_of,
@@ -48,12 +49,8 @@ _AT_ONCE = (100, 10, 1)
 Execute = Callable[..., sqlite3.Cursor]
 
 
-class Item(NamedTuple):
-    """The id of a row: `id` is 32 bytes, SHA-256 of its MUID."""
-
-    created: int
-    id: bytes
-    seq: int
+Item = tuple[int, bytes, int]
+"""The id of a row: created, the id (32 bytes, SHA-256 of its MUID), and `seq`."""
 
 
 _STATE = "SELECT network_topic, until_seq, (SELECT coalesce(max(seq), 0) FROM envelopes) FROM id_index"
@@ -66,18 +63,14 @@ _COLUMNS = f"""
     e.seq, coalesce(CAST(e.created AS INTEGER), 0) AS created, length({_BYTES}) AS size, {_BYTES} AS raw
 """
 # Sizes come first, and by themselves: only the envelopes of the batch are read.
+_SIZES = f"""
+    SELECT {packed_numbers("seq")}, {packed_numbers("size")} FROM (
+        SELECT seq, coalesce(length(raw), 0) AS size FROM envelopes WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?
+    )
+"""
 _NEXT = f"""
     SELECT {_ROWS} FROM (
-        SELECT {_COLUMNS}
-        FROM (
-            SELECT seq, size, sum(size) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS total
-            FROM (
-                SELECT seq, coalesce(length(raw), 0) AS size FROM envelopes
-                WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?
-            )
-        ) AS next CROSS JOIN envelopes AS e ON e.seq = next.seq
-        WHERE next.total - next.size < ?
-        LIMIT -1
+        SELECT {_COLUMNS} FROM envelopes AS e WHERE e.seq > ? AND e.seq <= ? ORDER BY e.seq LIMIT -1
     )
 """
 _DOOMED = f"""
@@ -164,8 +157,12 @@ def advance(connection: sqlite3.Connection, network_topic: str) -> int:
 
 def next_items(execute: Execute, network_topic: str, after_seq: int, last_seq: int) -> tuple[list[Item], int]:
     """The ids of a batch of rows behind `after_seq`, in the order of the index, and up to which row they are."""
-    packed = execute(_NEXT, (after_seq, last_seq, BATCH_ROWS, BATCH_BYTES)).fetchone()
-    return _items(network_topic, packed), max(numbers(packed[0]), default=last_seq)
+    seqs, sizes = map(numbers, execute(_SIZES, (after_seq, last_seq, BATCH_ROWS)).fetchone())
+    if not seqs:
+        return [], last_seq
+    before = accumulate(sizes, initial=0)
+    until_seq = [*takewhile(lambda row: row[1] < BATCH_BYTES, zip(seqs, before, strict=False))][-1][0]
+    return _items(network_topic, execute(_NEXT, (after_seq, until_seq)).fetchone()), until_seq
 
 
 def forget_doomed(execute: Execute) -> None:
@@ -237,15 +234,10 @@ def _begin_anew(execute: Execute) -> None:
 def _items(network_topic: str, packed: tuple[str | None, str | None, str | None, bytes | None]) -> list[Item]:
     """The ids of rows, in the order of the index."""
     seqs, created, sizes = map(numbers, packed[:3])
-    raws, at = packed[3] or b"", 0
-    items = []
-    for seq, second, size in zip(seqs, created, sizes, strict=True):
-        name = muid_of(network_topic, second, raws[at : at + size])
-        at += size
-        if name is not None:
-            items.append(Item(second, sync_id(name), seq))
-    items.sort()
-    return items
+    names = joined_muids(network_topic, packed[3] or b"", sizes, created)
+    return sorted(
+        (second, sync_id(name), seq) for name, second, seq in zip(names, created, seqs, strict=True) if name is not None
+    )
 
 
 def _add(execute: Execute, items: Sequence[Item]) -> None:
@@ -255,14 +247,14 @@ def _add(execute: Execute, items: Sequence[Item]) -> None:
         if execute(_INSERT_IDS[len(part)], _flat(part)).rowcount == len(part):
             new += part
         else:
-            new += (item for item in part if execute(_SEQ_OF, item[:2]).fetchone() == (item.seq,))
-    sums = sums_of((item.created, item.id) for item in new)
+            new += (item for item in part if execute(_SEQ_OF, item[:2]).fetchone() == (item[2],))
+    sums = sums_of(new)
     _write(execute, added(_read(execute, sums), sums))
 
 
 def _subtract(execute: Execute, items: Sequence[Item]) -> bool:
     """Take ids out of the sums; return whether they were in them, as far as counts tell."""
-    sums = sums_of((item.created, item.id) for item in items)
+    sums = sums_of(items)
     left = subtracted(_read(execute, sums), sums)
     if left is None:
         return False

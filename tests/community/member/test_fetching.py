@@ -21,7 +21,7 @@ from mailserver.torrents.magnet import MagnetLink
 from mailserver.torrents.making import make_torrent
 from tests.community.member.publishing import NAME, NETWORK_TOPIC, TOPICS, Published, published, sealed
 from tests.community.member.torrents import HASTY, LOOPBACK, Seeded, quiet
-from tests.community.member.worlds import NOW, WEEK_S, messages_of, week
+from tests.community.member.worlds import NOW, WEEK_S, message, messages_of, week
 from tests.torrents.processes import LIAR
 from tests.torrents.raw_seed import liar
 
@@ -341,6 +341,25 @@ async def test_archive_that_does_not_decode_is_skipped_and_not_fetched_again(
     assert second == Fetched(downloaded=1, imported=1, messages=1)
     assert states == [State.IMPORTED, State.REFUSED, State.IMPORTED]
     assert len([record for record in caplog.records if "archive refused" in record.getMessage()]) == 1
+
+
+async def test_range_counts_as_said_once_its_bad_archive_is_not_listed_any_more(
+    tmp_path: Path, owner: TorrentProcess, torrents: TorrentProcess
+) -> None:
+    good, recent = sealed(5 * WEEK_S), message(5 * WEEK_S + 9)
+    bad = published({week(5): [good]})
+    bad.add(week(5), [sealed(5 * WEEK_S + 1)])
+    bad.data = bad.data[:PIECE_BYTES] + b"\xff" * PIECE_BYTES
+    seeded = Seeded(owner, tmp_path / "owner")
+
+    async with fetcher(tmp_path / "member", torrents) as (member, history):
+        await history.put_recent([recent])
+        await member.fetch(await seeded.publish(bad), quiet)
+        assert recent in messages_of(tmp_path / "member" / HISTORY_FILE)
+        await member.fetch(await seeded.publish(published({week(5): [good]})), quiet)
+
+    (kept,) = messages_of(tmp_path / "member" / HISTORY_FILE)
+    assert kept.hash == good.hash
 
 
 @pytest.mark.parametrize(

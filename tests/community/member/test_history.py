@@ -1,4 +1,5 @@
 import contextlib
+import json
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from mailserver.codec.keys import NodeId
 from mailserver.communities.checking import Fault, Finding
 from mailserver.communities.formats import TimeRange
+from mailserver.communities.index import SPEC
 from mailserver.communities.links import MagnetLink
 from mailserver.community.member.history import (
     MAX_LINKS,
@@ -19,7 +21,7 @@ from mailserver.community.member.history import (
 )
 from mailserver.community.member.records import Content, HistoryMessage, State
 from mailserver.community.member.replacing import ArchiveRefused, DownloadLost
-from mailserver.community.member.schema import HISTORY_FILE, SCHEMA_VERSION
+from mailserver.community.member.schema import APPLICATION_ID, HISTORY_FILE, MIGRATIONS, SCHEMA_VERSION
 from mailserver.errors import StoreError
 from tests.community.member.worlds import (
     NOW,
@@ -143,6 +145,62 @@ async def test_refused_archive_has_another_chance_when_another_index_says_someth
     await history.list_archives([listed("a", 6)])
     assert read_overview(path).archives[0].state is State.MISSING
     assert read_overview(path).archives[0].time_range == week(6)
+
+
+async def test_archive_that_was_refused_as_each_of_two_indexes_says_is_not_tried_again(
+    history: History, path: Path
+) -> None:
+    for number in (5, 6):
+        await history.list_archives([listed("a", number)])
+        await history.refuse(content("a"), "it is of another range than the index says")
+
+    for number in (5, 6, 5):
+        await history.list_archives([listed("a", number)])
+        assert read_overview(path).archives[0].state is State.REFUSED
+
+    await history.list_archives([listed("a", 7)])
+    assert read_overview(path).archives[0].state is State.MISSING
+
+
+async def test_range_is_replaced_when_the_archive_that_held_it_up_is_not_listed_any_more(
+    history: History, path: Path
+) -> None:
+    said, unsaid, later = message(5 * WEEK_S), message(5 * WEEK_S + 1), message(6 * WEEK_S)
+    await history.put_recent([unsaid, later])
+    await import_week(history, 5, {"good": [said]}, also=["bad"])
+    await history.refuse(content("bad"), "it does not decode")
+    assert await history.replace_whole() == 0
+
+    await history.list_archives([listed("good", 5)])
+    assert await history.replace_whole() == 1
+
+    assert messages_of(path) == [said, later]
+    assert await history.put_recent([unsaid]) == 0
+    assert await history.replace_whole() == 0
+
+
+async def test_what_was_refused_before_an_upgrade_is_not_tried_again(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in MIGRATIONS[0]:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("PRAGMA user_version = 1")
+        entry = listed("a", 5).entry
+        topics = json.dumps(entry.content_topics)
+        row = (content("a"), SPEC, entry.id, *entry.time_range, topics, 0, entry.size, 0, 1, "it does not decode")
+        connection.execute(
+            "INSERT INTO archives (content, form, id, lower, upper, topics, offset, size, padding, is_listed, refused) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            row,
+        )
+
+    async with open_history(path) as history:
+        for number in (6, 5):
+            await history.list_archives([listed("a", number)])
+            if number == 6:
+                await history.refuse(content("a"), "it is of another range than the index says")
+
+        assert (await history.known()).archives[0].state is State.REFUSED
 
 
 async def test_imported_archive_stays_what_it_is_whatever_indexes_say(history: History, path: Path) -> None:

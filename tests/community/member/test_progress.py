@@ -1,5 +1,7 @@
 """mailserver.community.member.progress: what is told of a community that was joined."""
 
+from collections.abc import Container
+
 from mailserver.communities.channels import id_text
 from mailserver.communities.index import SPEC
 from mailserver.communities.links import MagnetLink
@@ -25,12 +27,12 @@ ARCHIVES = (
 )
 
 
-def progress_of(*archives: KnownArchive, is_offered: bool = True) -> CommunityProgress:
+def progress_of(*archives: KnownArchive, offered: Container[int] | None = range(1)) -> CommunityProgress:
     return joined_progress(
         COMMUNITY,
         archives,
         link=MagnetLink(5500, "magnet:?a"),
-        is_offered=is_offered,
+        offered=offered,
         traffic=TorrentTraffic(peers=2, uploaded_bytes=5, downloaded_bytes=6),
         problem="",
     )
@@ -48,6 +50,13 @@ def test_week_is_fetched_once_all_of_its_archives_are_imported() -> None:
     assert progress.archives == {"missing": 0, "downloaded": 1, "imported": 3, "refused": 1}
 
 
+def test_week_that_is_here_and_not_in_the_torrent_is_not_seeded() -> None:
+    progress = progress_of(*ARCHIVES, offered=range(1, 5))
+
+    assert (progress.weeks[0].is_fetched, progress.weeks[0].is_seeding) == (True, False)
+    assert progress.is_seeding is True
+
+
 def test_rest_is_told_as_it_is() -> None:
     progress = progress_of(*ARCHIVES)
 
@@ -57,7 +66,7 @@ def test_rest_is_told_as_it_is() -> None:
 
 
 def test_what_is_not_offered_is_not_seeded_and_nothing_is_before_an_index_came() -> None:
-    progress = progress_of(*ARCHIVES, is_offered=False)
+    progress = progress_of(*ARCHIVES, offered=None)
 
     assert progress.is_seeding is False
     assert not any(each.is_seeding for each in progress.weeks)

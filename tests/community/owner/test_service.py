@@ -8,22 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.communities.channels import community_id, special_channel
+from mailserver.communities.channels import Channel, community_id, special_channel
 from mailserver.communities.index import DEPLOYED
 from mailserver.communities.progress import Week
 from mailserver.community.owner.announcing import Announced, read_announced
 from mailserver.community.owner.folders import CommunityFolder
-from mailserver.community.owner.record import CommunityError
+from mailserver.community.owner.record import CommunityError, new_community
+from mailserver.ids.envelopes import content_topic_of
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.torrents.info import PIECE_BYTES
 from mailserver.torrents.magnet import MagnetLink
 from mailserver.torrents.statistics import TorrentTraffic
 from mailserver.waku.acceptance import Requirements
 from mailserver.waku.bloom import Interest
+from mailserver.waku.envelope import Envelope, encode_envelope
+from mailserver.waku.payload import MAX_PADDING_BYTES, seal_symmetric
 from tests.community.owner.samples import (
     ATTIC,
     GARDEN,
     KITCHEN,
     OTHER_OWNER,
+    REGISTERED,
+    TTL,
     channel,
     garden,
     made_in,
@@ -39,6 +45,9 @@ from tests.torrents.processes import MEMBER, OWNER, process_on
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
+
+CHANNEL_KEY = bytes([5]) * 32
+OPENED = Channel("garden", content_topic_of(GARDEN), CHANNEL_KEY)
 
 HOUR_S = 3600
 DAY_S = 86_400
@@ -336,16 +345,16 @@ async def test_weeks_that_ended_without_an_archive_are_late_from_the_newest_arch
 
     assert (before.late_weeks, before.weeks, before.is_seeding, before.announced_at) == (2, (), None, None)
     assert (after.late_weeks, after.is_seeding, after.announced_at) == (1, True, clock.now)
-    assert after.weeks == (Week(*week(0), 1, is_distributed=True, is_seeding=True, is_fetched=None),)
+    assert after.weeks == (Week(*week(0), 1, is_distributed=True, is_seeding=True, is_fetched=False, fetched_times=0),)
     assert (off.late_weeks, off.is_seeding) == (0, None)
 
 
 async def test_week_without_messages_is_not_late_in_the_format_that_has_no_archive_of_it(
     world: World, clock: Clock
 ) -> None:
-    community = replace(garden(GARDEN), format_name=DEPLOYED)
+    community = new_community("Garden", DEPLOYED, DEFAULT_NETWORK_TOPIC, REGISTERED).with_channel(OPENED)
     made_in(communities_of(world), community)
-    await world.store.put([stored(sealed(week(1).lower, 1))])
+    await world.store.put([stored(_opened_by(CHANNEL_KEY, week(1).lower, b"hello"))])
     async with serving(world, clock) as serve:
         await serve.owners.look()
         (owned,) = serve.owners.communities.values()
@@ -353,3 +362,27 @@ async def test_week_without_messages_is_not_late_in_the_format_that_has_no_archi
         progress = await owned.progress(clock.now, TorrentTraffic())
 
     assert progress.late_weeks == 1
+
+
+async def test_what_no_key_of_its_channel_opens_is_not_held_where_messages_are_opened(
+    world: World, clock: Clock
+) -> None:
+    community = new_community("Garden", DEPLOYED, DEFAULT_NETWORK_TOPIC, REGISTERED).with_channel(OPENED)
+    made_in(communities_of(world), community)
+    junk = sealed(week(1).lower, 1), _opened_by(bytes(32), week(0).lower, b"of somebody else")
+    await world.store.put([stored(each) for each in junk])
+    async with serving(world, clock) as serve:
+        await serve.owners.look()
+        (owned,) = serve.owners.communities.values()
+        before = await owned.holdings.count()
+        progress = await owned.progress(clock.now, TorrentTraffic())
+        await world.store.put([stored(_opened_by(CHANNEL_KEY, week(1).lower, b"hello"))])
+        await serve.owners.look()
+
+        assert (before, progress.late_weeks) == (0, 0)
+        assert await owned.holdings.count() == 1
+
+
+def _opened_by(key: bytes, created: int, payload: bytes) -> Envelope:
+    data = seal_symmetric(payload, key, nonce=bytes(12), padding=bytes(MAX_PADDING_BYTES))
+    return encode_envelope(created + TTL, TTL, GARDEN, data, 0)

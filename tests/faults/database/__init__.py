@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.faults.database import clocks, full, kills, outages, power
-from tests.faults.database.pair import FORGETFUL, Stage, impatient
+from tests.faults.database.pair import Stage, impatient
 from tests.faults.report import Figure, Report, Row
 from tests.in_memory import keep_in_memory
-from tests.store.postgres.server import Server
+from tests.store.postgres.server import FORGETFUL, Server, running_server
 
 SUMMARY = "two daemons on one PostgreSQL, which is killed, cut off, full, or without power"
 
@@ -61,12 +61,8 @@ def run(arguments: argparse.Namespace) -> Report:
     keep_in_memory()
     rows, broken = [], []
     for kind in arguments.only or KINDS:
-        server = Server(FORGETFUL)
-        try:
-            server.start()
+        with running_server(FORGETFUL) as server:
             row, found = play(kind, server, arguments)
-        finally:
-            server.remove()
         rows.append(row)
         broken += [f"{text} (seed {arguments.seed})" for text in found]
     return Report("database", tuple(rows), tuple(broken))

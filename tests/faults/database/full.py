@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mailserver.client.mail_client import MailClient, connect
-from tests.faults.database.pair import FORGETFUL, Pair, Stage, paged
+from tests.faults.database.pair import Pair, Stage, paged
 from tests.faults.disk import fill_up, small_disk
 from tests.faults.disk_client import metrics_port, ready, until_ready
 from tests.faults.kills.flood import CLIENT_ID
 from tests.integration.daemons import Daemon
-from tests.store.postgres.server import Server, give_to_server
+from tests.store.postgres.server import FORGETFUL, Server, give_to_server
 
 PACKET = 100
 MOST_PACKETS = 40

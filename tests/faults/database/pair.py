@@ -29,9 +29,6 @@ from tests.store.postgres.looking import assert_sound
 from tests.store.postgres.server import Server, new_schema
 from tests.store.samples import EVER
 
-FORGETFUL = {"synchronous_commit": "off", "wal_writer_delay": "10s"}
-"""Settings of a server that keeps nothing that it is not asked to keep."""
-
 ANSWER_WITHIN_S = 15.0
 """How long an answer may take, or an error in its place, whatever the database does."""
 

@@ -21,7 +21,7 @@ import pytest
 
 from mailserver.errors import MailserverError
 from mailserver.store.postgres.store import open_store
-from tests.faults.database.pair import FORGETFUL, Stage
+from tests.faults.database.pair import Stage
 from tests.faults.disk_client import metrics_port, until_ready
 from tests.faults.powercut.checks import Broken, Expected, check_served, served
 from tests.faults.powercut.cuts import cut_power, recorded_all
@@ -30,7 +30,7 @@ from tests.faults.powercut.replay import FileSystem
 from tests.faults.powercut.scenarios import Scenario
 from tests.faults.powercut.workload import SMALL, Recording, promises
 from tests.store.postgres.looking import assert_sound
-from tests.store.postgres.server import Server, give_to_server
+from tests.store.postgres.server import FORGETFUL, Server, give_to_server
 from tests.store.samples import raws
 
 LINUX = FileSystem(whole_sectors=True, names_with_files=True, no_garbage=True)

@@ -10,11 +10,10 @@ from pyspark.testing import assertSchemaEqual
 
 from mailserver.archive.fingerprint import Fingerprint
 from spark_export import source
-from spark_export.aggregates import fingerprint_of
 from spark_export.pieces import StoreRows
 from spark_export.places import address_of
-from spark_export.schema import KEYS, TOTALS
-from spark_export.source import StoreRange, StoreSource, options_of, read_envelopes
+from spark_export.schema import KEYS
+from spark_export.source import StoreRange, StoreSource, options_of, ranges_of, read_envelopes, read_totals
 from spark_export.store import Store, StoreDay, describe
 from tests.spark_export.samples import DAY, NOON, change, envelope, envelopes, put, row_of
 
@@ -23,15 +22,15 @@ KEY_HASH = HIT.hash[:16]
 RAW = HIT.raw
 
 
-def read(stores: list[Store], days: list[tuple[StoreDay, ...]], dataset: str, **limits: int) -> list[dict[str, Any]]:
+def read(stores: list[Store], days: list[tuple[StoreDay, ...]], **limits: int) -> list[dict[str, Any]]:
     """What the source yields, partition by partition, without Spark."""
-    opened = StoreSource(options_of(stores, days, dataset, **limits))
+    opened = StoreSource(options_of(stores, days, **limits))
     reader = opened.reader(opened.schema())
     return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
 
 
 def parts_of(*days: StoreDay) -> list[tuple[int, int, int]]:
-    opened = StoreSource(options_of([Store(Path("s"), "id", days, 0)], [days], "keys"))
+    opened = StoreSource(options_of([Store(Path("s"), "id", days, 0)], [days]))
     parts = opened.reader(opened.schema()).partitions()
     return [(part.day, part.first_seq, part.last_seq) for part in parts if isinstance(part, StoreRange)]
 
@@ -75,14 +74,14 @@ def test_each_row_is_read_once(
     monkeypatch.setattr(source, "PARTITION_ROWS", partition_rows)
     monkeypatch.setattr(source, "BATCH_ROWS", batch_rows)
 
-    rows = read([stepped], [stepped.days], "keys")
+    rows = read([stepped], [stepped.days])
     assert sorted(row["seq"] for row in rows) == list(range(1, 14))
     assert Counter(row["day"] for row in rows) == {DAY: 6, DAY + 1: 5, DAY + 2: 2}
     assert all(row["received"] // 86_400 == row["day"] for row in rows)
 
 
 def test_rows_of_days_that_are_not_wanted_are_left_out(stepped: Store) -> None:
-    rows = read([stepped], [stepped.days[1:2]], "keys")
+    rows = read([stepped], [stepped.days[1:2]])
 
     assert [row["seq"] for row in rows] == [5, 6, 7, 12, 13]
 
@@ -91,20 +90,20 @@ def test_rows_beyond_the_end_of_their_day_are_left_out(stepped: Store) -> None:
     first, second = stepped.days[0], stepped.days[1]
     days = (StoreDay(first.day, 4, 0, 1, 4), second)  # rows 8 and 9 are of the first day, in the range of the second
 
-    assert sorted(row["seq"] for row in read([stepped], [days], "keys")) == [1, 2, 3, 4, 5, 6, 7, 12, 13]
+    assert sorted(row["seq"] for row in read([stepped], [days])) == [1, 2, 3, 4, 5, 6, 7, 12, 13]
 
 
 def test_rows_that_came_since_are_left_out(stepped: Store) -> None:
     put(Path(address_of(stepped.place)), envelopes(3, first=50))
 
-    assert len(read([stepped], [stepped.days], "keys")) == 13
+    assert len(read([stepped], [stepped.days])) == 13
 
 
 def test_batches_are_as_small_as_they_should_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = describe(put(tmp_path / "mailserver.db", envelopes(13)))
     monkeypatch.setattr(source, "BATCH_ROWS", 5)
 
-    opened = StoreSource(options_of([store], [store.days], "keys"))
+    opened = StoreSource(options_of([store], [store.days]))
     reader = opened.reader(opened.schema())
     (part,) = reader.partitions()
     assert [batch.num_rows for batch in reader.read(part)] == [5, 5, 3]
@@ -145,7 +144,7 @@ def test_rows_that_are_no_envelopes_are_told(stepped: Store) -> None:
 def test_stores_are_numbered(stepped: Store, tmp_path: Path) -> None:
     other = describe(put(tmp_path / "other" / "mailserver.db", envelopes(2, first=90)))
 
-    rows = read([other, stepped], [other.days, stepped.days[2:]], "keys")
+    rows = read([other, stepped], [other.days, stepped.days[2:]])
 
     assert [(row["store"], row["seq"]) for row in rows] == [(0, 1), (0, 2), (1, 10), (1, 11)]
 
@@ -153,7 +152,7 @@ def test_stores_are_numbered(stepped: Store, tmp_path: Path) -> None:
 def test_keys_are_what_the_columns_say(tmp_path: Path) -> None:
     store = describe(put(tmp_path / "mailserver.db", [HIT]))
 
-    (row,) = read([store], [store.days], "keys")
+    (row,) = read([store], [store.days])
 
     assert row == {
         "store": 0,
@@ -170,8 +169,8 @@ def test_totals_add_up_to_the_fingerprint_of_each_day(stepped: Store, monkeypatc
     monkeypatch.setattr(source, "BATCH_ROWS", 2)
 
     found: dict[int, Fingerprint] = {}
-    for row in read([stepped], [stepped.days], "totals"):
-        found[row["day"]] = found.get(row["day"], Fingerprint()) + fingerprint_of(row)
+    for one in ranges_of([[(day.day, day.first_seq, day.last_seq) for day in stepped.days]]):
+        found[one.day] = found.get(one.day, Fingerprint()) + read_totals(address_of(stepped.place), one)
 
     hits = envelopes(4) + envelopes(2, first=20)
     checksum = sum(int.from_bytes(hit.hash[:8], "big") for hit in hits) % 2**64
@@ -182,7 +181,7 @@ def test_totals_add_up_to_the_fingerprint_of_each_day(stepped: Store, monkeypatc
 def test_what_was_created_later_can_be_left_out(stepped: Store) -> None:
     first = envelopes(4)
 
-    rows = read([stepped], [stepped.days], "keys", created_until=first[1].created)
+    rows = read([stepped], [stepped.days], created_until=first[1].created)
 
     assert [row["created"] for row in rows] == [
         first[0].created,
@@ -199,19 +198,18 @@ def test_hash_of_another_length_is_zeros_in_keys_as_in_totals(tmp_path: Path, ke
     connection.commit()
     connection.close()
 
-    keys = read([store], [store.days], "keys")
-    (totals,) = read([store], [store.days], "totals")
+    keys = read([store], [store.days])
+    totals = read_totals(address_of(store.place), StoreRange(0, DAY, 1, 3))
 
     assert keys[0]["hash"] == "0x" + bytes(16).hex()
     checksum = sum(int(key["hash"][2:18], 16) for key in keys) % 2**64
-    assert fingerprint_of(totals) == Fingerprint(3, sum(key["size"] for key in keys), checksum)
+    assert totals == Fingerprint(3, sum(key["size"] for key in keys), checksum)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("dataset", "schema"), [("keys", KEYS), ("totals", TOTALS)])
-def test_spark_reads_the_store(spark: SparkSession, stepped: Store, dataset: str, schema: Any) -> None:
-    frame = spark.read.format("mailserver_store").options(**options_of([stepped], [stepped.days], dataset)).load()
+def test_spark_reads_the_store(spark: SparkSession, stepped: Store) -> None:
+    frame = spark.read.format("mailserver_store").options(**options_of([stepped], [stepped.days])).load()
 
-    assertSchemaEqual(frame.schema, schema, ignoreNullable=True)
+    assertSchemaEqual(frame.schema, KEYS, ignoreNullable=True)
     found = [row.asDict() for row in frame.collect()]
-    assert found == read([stepped], [stepped.days], dataset)
+    assert found == read([stepped], [stepped.days])

@@ -1,6 +1,6 @@
 """Stores in PostgreSQL for what only this engine does."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 import pytest
@@ -43,12 +43,3 @@ async def other(place: Place, store: PostgresStore) -> AsyncIterator[PostgresSto
     async with open_store(place.url) as opened:
         assert await opened.identity() == await store.identity()
         yield opened
-
-
-@pytest.fixture(scope="module")
-def durable_server() -> Iterator[Server]:
-    """A server of a module's own that keeps what it confirms, if it is asked to: by itself it would wait for 10 s."""
-    server = Server({"synchronous_commit": "off", "wal_writer_delay": "10s", "autovacuum": "off"})
-    server.start()
-    yield server
-    server.remove()

@@ -37,6 +37,10 @@ _CUT_OFF = (
 QUICK = {"fsync": "off", "full_page_writes": "off"}
 """For tests that pull no plug: what the disk has is of no importance."""
 
+FORGETFUL = {"synchronous_commit": "off", "wal_writer_delay": "10s"}
+"""Settings of a server that keeps nothing that it is not asked to keep: it waits for 10 s before what it confirms is on
+disk."""
+
 _SETTINGS = {
     "listen_addresses": "",
     "max_connections": "100",
@@ -68,6 +72,12 @@ class Server:
         made = ("initdb", "-D", self.data, "-U", USER, "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
         if not (self.data / "PG_VERSION").exists():
             self._run(*made, f"--wal-segsize={wal_segment_mb}")
+
+    @property
+    def pid(self) -> int:
+        """Its main process, which the others are children of."""
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def socket(self) -> Path:
@@ -199,6 +209,17 @@ class Server:
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         _signal_all(self._process.pid, number)
+
+
+@contextlib.contextmanager
+def running_server(settings: Mapping[str, str]) -> Iterator[Server]:
+    """A server of one's own, which may be stopped and started, for the length of a `with`."""
+    server = Server(settings)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
 
 
 def _signal_all(postmaster: int, number: signal.Signals) -> None:

@@ -4,7 +4,7 @@ What holds of every engine is in `tests/store/test_arrivals.py`."""
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -20,20 +20,11 @@ from mailserver.store.postgres.store import PostgresStore, open_store
 from mailserver.store.retention import Surplus
 from mailserver.waku.envelope import Envelope
 from tests.store.postgres.conftest import Place
-from tests.store.postgres.server import QUICK, Server, new_schema
+from tests.store.postgres.server import Server, new_schema
 from tests.store.samples import DAY, EVERY_BYTE, START
 from tests.store.test_arrivals import envelope, new
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server that may be stopped."""
-    server = Server(QUICK)
-    server.start()
-    yield server
-    server.remove()
 
 
 @pytest.fixture
@@ -89,10 +80,10 @@ async def test_days_that_are_dropped_are_removals_and_their_envelopes_are_missin
 
 
 async def test_lost_database_is_an_error_in_time_and_followed_again_once_it_is_back(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "RETRY_S", 0.0)
-    url = server.url(new_schema(server))
+    url = own_server.url(new_schema(own_server))
     async with open_arrivals(url, DEFAULT_NETWORK_TOPIC) as log:
         async with open_store(url) as store:
             await store.put(new(envelope(1)))
@@ -100,7 +91,7 @@ async def test_lost_database_is_an_error_in_time_and_followed_again_once_it_is_b
         arrived = await log.after(BEFORE_ALL, 10, of=identity)
         place = StoredPlace(arrived.end, envelope(1).created)
 
-        server.kill()
+        own_server.kill()
         async with asyncio.timeout(10):
             for _ in range(2):
                 for refused in (
@@ -110,7 +101,7 @@ async def test_lost_database_is_an_error_in_time_and_followed_again_once_it_is_b
                 ):
                     with pytest.raises(StoreError, match="cannot read the store: the "):
                         await refused
-        server.start()
+        own_server.start()
         again = await log.after(BEFORE_ALL, 10, of=identity)
 
         assert again.decode() == arrived.decode()

@@ -5,7 +5,7 @@ import gc
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -17,25 +17,16 @@ from mailserver.store.retention import END_OF_TIME, Surplus
 from tests.store.engines import EVERYTHING, found
 from tests.store.postgres.conftest import Place
 from tests.store.postgres.line import Way, line_to
-from tests.store.postgres.server import QUICK, Server, new_schema
+from tests.store.postgres.server import Server, new_schema
 from tests.store.samples import new_envelopes, raws
 from tests.waiting import turns, until
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server that may be stopped."""
-    server = Server(QUICK)
-    server.start()
-    yield server
-    server.remove()
-
-
 @pytest.fixture
-async def store(server: Server) -> AsyncIterator[PostgresStore]:
-    async with open_store(server.url(new_schema(server))) as opened:
+async def store(own_server: Server) -> AsyncIterator[PostgresStore]:
+    async with open_store(own_server.url(new_schema(own_server))) as opened:
         yield opened
 
 
@@ -55,7 +46,7 @@ async def until_well(store: PostgresStore) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_whoever_is_cancelled_ends_though_the_connection_is_lost_amid_a_transaction(server: Server) -> None:
+async def test_whoever_is_cancelled_ends_though_the_connection_is_lost_amid_a_transaction(own_server: Server) -> None:
     begun = asyncio.Event()
 
     async def job(connection: connections.Connection) -> None:
@@ -66,7 +57,7 @@ async def test_whoever_is_cancelled_ends_though_the_connection_is_lost_amid_a_tr
             finally:
                 connection.terminate()
 
-    async with connections.open_links(server.url(new_schema(server)), 1, StoreFailures()) as (link,):
+    async with connections.open_links(own_server.url(new_schema(own_server)), 1, StoreFailures()) as (link,):
         task = asyncio.create_task(link.run(job))
         await begun.wait()
         task.cancel()
@@ -76,14 +67,14 @@ async def test_whoever_is_cancelled_ends_though_the_connection_is_lost_amid_a_tr
 
 
 async def test_lost_database_confirms_nothing_and_says_so_and_recovers_by_itself(
-    server: Server, store: PostgresStore
+    own_server: Server, store: PostgresStore
 ) -> None:
     told: list[str] = []
     store.tell(lambda: told.append(store.problem))
     envelopes = new_envelopes(2)
     await store.put(envelopes[:1])
 
-    server.stop()
+    own_server.stop()
     for refused in (
         store.put(envelopes[1:]),
         store.find(EVERYTHING, 10),
@@ -96,7 +87,7 @@ async def test_lost_database_confirms_nothing_and_says_so_and_recovers_by_itself
         with pytest.raises(StoreError, match="database"):
             await refused
     problem = store.problem
-    server.start()
+    own_server.start()
     await until_well(store)
 
     assert "the database cannot be reached" in problem
@@ -108,20 +99,20 @@ async def test_lost_database_confirms_nothing_and_says_so_and_recovers_by_itself
 
 
 async def test_others_are_heard_again_when_the_database_is_back(
-    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    own_server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(others, "RETRY_S", 0.01)
-    url, envelopes = server.url(new_schema(server)), new_envelopes(3)
+    url, envelopes = own_server.url(new_schema(own_server)), new_envelopes(3)
     async with open_store(url) as store, open_store(url) as other:
         running = []
         for each in (store, other):
             await each.others.begin()
             running.append(asyncio.create_task(each.others.run()))
 
-        server.stop()
+        own_server.stop()
         with pytest.raises(StoreError):
             await store.put(envelopes[:1], is_live=True)
-        server.start()
+        own_server.start()
         await until(lambda: caplog.text.count("live envelopes of other mailservers may have been missed") == 2)
         async with asyncio.timeout(15):
             while True:
@@ -130,20 +121,23 @@ async def test_others_are_heard_again_when_the_database_is_back(
                     break
                 except StoreError:  # the writer does not try again at once
                     await asyncio.sleep(0.02)
-            assert await other.others.read() == raws(envelopes[1:])
+            assert other.others.outages == 1
+            while not (heard := await other.others.read()):  # nothing may come first, to say that there was an outage
+                pass
+            assert heard == raws(envelopes[1:])
         for task in running:
             task.cancel()
         await asyncio.wait(running)
 
 
 async def test_connections_that_were_cut_are_made_anew_before_they_are_used(
-    server: Server, store: PostgresStore
+    own_server: Server, store: PostgresStore
 ) -> None:
     await store.put(new_envelopes(1))
     await asyncio.gather(*(store.find(EVERYTHING, 10) for _ in range(5)))
 
-    server.stop()
-    server.start()
+    own_server.stop()
+    own_server.start()
 
     async with asyncio.timeout(15):
         while True:
@@ -155,11 +149,36 @@ async def test_connections_that_were_cut_are_made_anew_before_they_are_used(
     assert await found(store) == raws(new_envelopes(2)[::-1])
 
 
+async def test_store_whose_database_is_silent_is_closed_without_waiting_for_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "GROUP_TIMEOUT_S", 0.2)
+    async with line_to(server) as line:
+        async with open_store(line.url(new_schema(server))) as store:
+            await store.put(new_envelopes(1))
+            await asyncio.gather(*(store.find(EVERYTHING, 10) for _ in range(5)))  # by all connections
+            line.fall_silent()
+            with pytest.raises(StoreError, match="in time"):
+                await store.put(new_envelopes(1, first=2))
+            with pytest.raises(StoreError, match="in time"):
+                await store.touch()
+            assert store.problem
+            putting = [asyncio.create_task(store.put(new_envelopes(1, first=first))) for first in range(3, 8)]
+            await turns()
+            began = time.monotonic()
+        took_s = time.monotonic() - began
+        await asyncio.wait(putting)
+        await line.mend()
+
+    assert took_s < connections.CLOSE_TIMEOUT_S / 2
+    assert all(isinstance(task.exception(), StoreError) for task in putting)
+
+
 async def test_line_that_is_cut_while_much_is_copied_refuses_at_once_and_leaves_no_error_behind(
-    server: Server, caplog: pytest.LogCaptureFixture
+    own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     envelopes = [*new_envelopes(200, first=1, size=60_000), *new_envelopes(2, first=201, size=700_000)]
-    async with line_to(server) as line, open_store(line.url(new_schema(server))) as store:
+    async with line_to(own_server) as line, open_store(line.url(new_schema(own_server))) as store:
         await store.put(new_envelopes(1))
 
         line.fall_silent_at(Way.THERE, b"COPY")
@@ -183,12 +202,12 @@ async def test_line_that_is_cut_while_much_is_copied_refuses_at_once_and_leaves_
 
 
 async def test_database_that_hangs_refuses_in_time(
-    server: Server, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    own_server: Server, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "GROUP_TIMEOUT_S", 0.2)
     await store.put(new_envelopes(1))
     backends = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-    pids = [int(pid) for pid in server.sql(backends).split()]
+    pids = [int(pid) for pid in own_server.sql(backends).split()]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     began = time.monotonic()
@@ -204,15 +223,15 @@ async def test_database_that_hangs_refuses_in_time(
     assert len(await found(store)) == 2
 
 
-async def test_other_store_in_its_place_is_noticed_and_gets_nothing(server: Server) -> None:
-    schema = new_schema(server)
-    async with open_store(server.url(schema)) as store:
+async def test_other_store_in_its_place_is_noticed_and_gets_nothing(own_server: Server) -> None:
+    schema = new_schema(own_server)
+    async with open_store(own_server.url(schema)) as store:
         identity = await store.identity()
         await store.put(new_envelopes(1))
-        server.sql(f"ALTER SCHEMA {schema} RENAME TO {schema}_before; CREATE SCHEMA {schema}")
-        async with open_store(server.url(schema)) as replacing:
+        own_server.sql(f"ALTER SCHEMA {schema} RENAME TO {schema}_before; CREATE SCHEMA {schema}")
+        async with open_store(own_server.url(schema)) as replacing:
             other = await replacing.identity()
-            server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+            own_server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
             for refused in (store.check_presence(), store.put(new_envelopes(1, first=1)), store.find(EVERYTHING, 1)):
                 with pytest.raises(StoreError):
                     await refused
@@ -220,16 +239,16 @@ async def test_other_store_in_its_place_is_noticed_and_gets_nothing(server: Serv
         assert store.is_lost
         assert store.problem == f"there is another store, {other}, in the database"
         assert other != identity
-    assert server.sql("SELECT count(*) FROM envelopes", schema) == "0"
+    assert own_server.sql("SELECT count(*) FROM envelopes", schema) == "0"
 
 
-async def test_store_that_is_gone_is_lost(server: Server) -> None:
-    schema = new_schema(server)
-    async with open_store(server.url(schema)) as store:
+async def test_store_that_is_gone_is_lost(own_server: Server) -> None:
+    schema = new_schema(own_server)
+    async with open_store(own_server.url(schema)) as store:
         await store.put(new_envelopes(1))
         # To drop it would wait for what the store does at this moment, and that for us.
-        server.sql(f"ALTER SCHEMA {schema} RENAME TO {schema}_before; CREATE SCHEMA {schema}")
-        server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        own_server.sql(f"ALTER SCHEMA {schema} RENAME TO {schema}_before; CREATE SCHEMA {schema}")
+        own_server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
 
         with pytest.raises(StoreError):
             await store.put(new_envelopes(1))
@@ -241,14 +260,14 @@ async def test_store_that_is_gone_is_lost(server: Server) -> None:
 # Opening
 
 
-async def test_database_that_is_not_there_is_refused(server: Server) -> None:
+async def test_database_that_is_not_there_is_refused(own_server: Server) -> None:
     with pytest.raises(StoreError, match="the database cannot be reached"):
-        async with open_store(server.url().replace("pg-", "pg-missing-")):
+        async with open_store(own_server.url().replace("pg-", "pg-missing-")):
             pass
 
 
-async def test_tables_of_another_program_are_refused_and_left(server: Server) -> None:
-    place = Place(server, new_schema(server))
+async def test_tables_of_another_program_are_refused_and_left(own_server: Server) -> None:
+    place = Place(own_server, new_schema(own_server))
     place.rows("CREATE TABLE envelopes (id bytea, data bytea)")  # the Go mailserver's
 
     with pytest.raises(StoreError, match="there is a table envelopes of another program"):
@@ -260,16 +279,16 @@ async def test_tables_of_another_program_are_refused_and_left(server: Server) ->
     ]
 
 
-async def test_schema_that_is_not_there_is_refused(server: Server) -> None:
+async def test_schema_that_is_not_there_is_refused(own_server: Server) -> None:
     with pytest.raises(StoreError, match="the database has no schema of that name"):
-        async with open_store(server.url("missing")):
+        async with open_store(own_server.url("missing")):
             pass
 
 
 async def test_server_that_does_not_keep_what_it_confirms_is_named(
-    server: Server, caplog: pytest.LogCaptureFixture
+    own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with open_store(server.url(new_schema(server))):
+    async with open_store(own_server.url(new_schema(own_server))):
         await until(lambda: bool(caplog.messages))
 
     assert caplog.messages == ["database forgets what it confirms in a power cut"]

@@ -155,6 +155,8 @@ async def test_lost_connection_is_made_anew_and_what_comes_then_is_heard(
     listening = "query LIKE '%pg_notify%' AND pid <> pg_backend_pid()"
     place.rows(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {listening}")
     await until(lambda: len(caplog.messages) == 2)
+    await until(lambda: 0 in one.pieces and 0 in another.pieces)  # whoever reads is told
+    assert one.store.others.outages == another.store.others.outages == 1
 
     await put_live(one, [marker(1)])
 

@@ -12,9 +12,8 @@ from mailserver.app.config import Config
 from mailserver.doctor.database import check_database
 from mailserver.doctor.findings import Verdict
 from mailserver.errors import StoreError
-from mailserver.store.postgres.connections import Connection, hold_lock, open_links
+from mailserver.store.postgres.connections import CONNECTIONS, Connection, hold_lock, open_links
 from mailserver.store.postgres.failures import StoreFailures
-from mailserver.store.postgres.inspection import CONNECTIONS
 from mailserver.store.postgres.job import StoreDatabase
 from mailserver.store.postgres.schema import Lock
 from mailserver.store.postgres.store import open_store

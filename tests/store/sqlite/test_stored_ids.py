@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.reconcile.sides import Initiator
+from mailserver.reconcile.sides import NOTHING_DIFFERS, Initiator, Responder, run
 from mailserver.reconcile.storage import MemoryStorage, Storage
 from mailserver.reconcile.wire import INFINITY
 from mailserver.store.engine import stored_ids, work
@@ -20,7 +20,7 @@ from mailserver.store.engine.stored_ids import StoredIds
 from mailserver.store.sqlite.message_ids import SnapshotTables
 from mailserver.store.sqlite.schema import MIGRATIONS
 from tests.properties import settings
-from tests.reconcile.sets import Item
+from tests.reconcile.sets import Item, TimesStorage
 from tests.store.samples import DAY, LAST_SECOND, START
 from tests.store.sqlite.ids import sums_of
 
@@ -113,7 +113,7 @@ def test_set_is_what_it_is_in_memory(
     asked: list[bytes],
     data: st.DataObject,
 ) -> None:
-    expected = MemoryStorage([each for each in items if lower <= each[0] <= upper])
+    expected = TimesStorage([each for each in items if lower <= each[0] <= upper])
     with pytest.MonkeyPatch.context() as patch, contextlib.closing(Tables(items)) as tables:
         for name, size in zip(("ROWS_AT_ONCE", "PIECE_IDS", "KEPT_PARTS"), sizes, strict=True):
             patch.setattr(stored_ids, name, size)
@@ -132,6 +132,17 @@ def test_set_is_what_it_is_in_memory(
         for index in range(len(expected)):
             for bound in (expected.key(index), expected.key(index) + b"\0", expected.key(index)[:9]):
                 assert ids.find(bound, 0, len(expected)) == expected.find(bound, 0, len(expected))
+        for index in range(1, len(expected)):
+            slack = data.draw(st.integers(0, index - 1))
+            assert ids.cut(index, slack) == expected.cut(index, slack)
+            assert_divides(expected, index, slack)
+
+
+def assert_divides(ids: Storage, index: int, slack: int) -> None:
+    """The place is one where a set may be divided: before an item, or not far before that."""
+    first, bound = ids.cut(index, slack)
+    assert 0 < index - slack <= first <= index
+    assert ids.key(first - 1) < bound <= ids.key(first)
 
 
 def test_little_is_read_for_a_fingerprint_however_many_ids_it_is_of(tables_of: MakeTables) -> None:
@@ -146,11 +157,20 @@ def test_little_is_read_for_a_fingerprint_however_many_ids_it_is_of(tables_of: M
     assert tables.count(lambda: ids.find((START + 20 * DAY).to_bytes(8, "big"), 0, len(ids))) == 0
 
 
-def test_first_message_about_a_month_takes_few_statements(tables_of: MakeTables) -> None:
+def test_first_message_about_a_month_takes_few_statements_of_either_side(tables_of: MakeTables) -> None:
     items = spread_items(20_000, 30 * DAY)
     tables = tables_of(items)
+    messages: list[bytes] = []
 
-    assert tables.count(lambda: Initiator(tables.stored(START + 70, START + 29 * DAY + 30)).begin()) <= 80
+    def begin() -> None:
+        messages.append(Initiator(tables.stored(START + 70, START + 29 * DAY + 30)).begin())
+
+    def respond() -> None:
+        messages.append(run(Responder(tables.stored(START + 70, START + 29 * DAY + 30)).respond(messages[0])))
+
+    assert tables.count(begin) <= 22  # the days; hours, minutes and ids at both ends; the hours of 15 days
+    assert tables.count(respond) <= 22
+    assert messages[1] == NOTHING_DIFFERS
     assert tables.work == []  # it is one step
 
 

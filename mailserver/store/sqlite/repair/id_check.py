@@ -53,11 +53,11 @@ class IdCheck:
         while seq < until_seq:
             self._show("message ids", seq, until_seq)
             items, seq = next_items(self._execute, network_topic, seq, until_seq)
-            for item in items:
-                if self._execute(_SEQ_OF, item[:2]).fetchone() == (item.seq,):
+            for created, item, row in items:
+                if self._execute(_SEQ_OF, (created, item)).fetchone() == (row,):
                     found += 1
                 else:
-                    self._add(f"the id of row {item.seq} is missing")
+                    self._add(f"the id of row {row} is missing")
         ((there,),) = self._execute("SELECT count(*) FROM ids")
         if there != found:
             self._add(f"{there - found} ids are of no row that is there")

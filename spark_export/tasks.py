@@ -1,0 +1,28 @@
+"""Work that Spark hands out as tasks of Python. Workers are kept from one call to the next."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
+
+from spark_export.session import tasks_failures_told
+
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+
+
+def in_tasks(
+    spark: SparkSession, parts: Sequence[Part], work: Callable[[Part], Result], *, tasks: int | None = None
+) -> list[Result]:
+    """Do the work of each part; return the results in the order of the parts.
+
+    Args:
+        tasks: how many tasks share the parts, one after the other; None: each part is a task of its own.
+    Raises:
+        ArchiveError, ExportError: a task has raised one of these.
+        PySparkException, Py4JError: Spark has failed.
+    """
+    if not parts:
+        return []
+    with tasks_failures_told():
+        return spark.sparkContext.parallelize(parts, tasks or len(parts)).map(work).collect()
