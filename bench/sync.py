@@ -14,8 +14,9 @@ from bench.store import FilledStore, copied
 from mailserver.reconcile.sides import Differences
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.message_ids import MessageIds, NotIndexedYet, Scope, StoreWithIds
+from mailserver.store.sqlite.reading import read_stats
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import open_store, read_stats
+from mailserver.store.sqlite.store import open_store
 
 SCATTERED = 100
 """How many envelopes one of the two has, evenly over all days: half of them the one, half the other."""

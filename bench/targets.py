@@ -16,8 +16,8 @@ from bench.daemon import Daemon
 from bench.ingest import IngestFailed
 from bench.store import FilledStore, StoreSpec, prepare_store
 from mailserver.codec.keys import Enode
+from mailserver.store.sqlite.reading import read_stats
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import read_stats
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,10 @@ SMALL = "single branches of what is damaged, or comes while something else ends"
 FLOORS = {
     "mailserver": Floor(97, "__main__.py, which only runs as a process"),
     "mailserver/api": Floor(99, SMALL),
-    "mailserver/app": Floor(95, "metrics, and an enode file that cannot be written, which daemons have as processes"),
+    "mailserver/app": Floor(
+        91,
+        "the supervisor of workers, metrics, and an enode file that cannot be written, which daemons have as processes",
+    ),
     "mailserver/archive": Floor(96, "reads that end at one of many kinds of damage"),
     "mailserver/catchup": Floor(99, SMALL),
     "mailserver/client": Floor(99, "a race of sockets may leave out a branch"),
@@ -69,6 +72,7 @@ FLOORS = {
     "mailserver/upkeep": Floor(96, "a store that is lost amidst a round of pruning"),
     "mailserver/waku": Floor(99, SMALL),
     "mailserver/waku2": Floor(98, SMALL),
+    "mailserver/worker_socket": Floor(97, SMALL),
     "mailserver/wakuid": Floor(99, SMALL),
     "spark_export": Floor(93, "the schedule, and what runs in Spark's workers, which are processes of their own"),
 }

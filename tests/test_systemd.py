@@ -147,6 +147,7 @@ def test_daemon_is_given_the_time_that_it_takes_to_stop() -> None:
     (limit,) = settings(SERVICES[0])["Service.TimeoutStopSec"]
 
     assert int(limit) > 5 > daemon.STOP_TIMEOUT_S
+    assert settings(SERVICES[0])["Service.KillMode"] == ["mixed"]
     assert settings(SERVICES[0])["Service.Restart"] == ["on-failure"]
     assert re.fullmatch(r"/bin/kill -HUP \$MAINPID", settings(SERVICES[0])["Service.ExecReload"][0])
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 
 from mailserver.api.waku import Dialect
 from mailserver.app.config import LOG_LEVELS, Config, parse_address
@@ -31,6 +32,11 @@ MAX_RATE = 0xFFFF_FFFF
 
 MAX_REQUEST_POW = 100.0
 """Highest `request_pow`: 5 s of work for each request. A mailserver that demands more gets no requests."""
+
+MAX_WORKERS = 64
+"""Highest `workers`: more cores than PostgreSQL or SQLite's one writer can keep busy from one machine."""
+
+MAX_PORT = 65_535
 
 _HOST = re.compile("[A-Za-z0-9._-]+|[0-9a-fA-F:.]+")  # what can stand in an enode URL
 
@@ -101,6 +107,7 @@ def check_config(config: Config) -> None:
         raise ConfigError(f"retention_bytes: {config.retention_bytes} is neither 0 nor at least {MIN_RETENTION_BYTES}")
     if config.max_peers < 1:
         raise ConfigError(f"max_peers: {config.max_peers} is less than 1")
+    _check_workers(config)
     if not 0 <= config.archive_reads <= MAX_ARCHIVE_READS:
         raise ConfigError(f"archive_reads: {config.archive_reads} is not between 0 and {MAX_ARCHIVE_READS}")
     if not 1 <= config.max_request_limit <= MAX_LIMIT:
@@ -126,6 +133,20 @@ def check_config(config: Config) -> None:
             parse_address(name, getattr(config, name))
     for name in ("interest", "static_enodes", "trusted_enodes", "allowed_networks", "allowed_node_ids"):
         getattr(config, name)  # raises ConfigError if an entry is wrong
+
+
+def _check_workers(config: Config) -> None:
+    if not 1 <= config.workers <= MAX_WORKERS:
+        raise ConfigError(f"workers: {config.workers} is not between 1 and {MAX_WORKERS}")
+    if config.workers == 1:
+        return
+    if sys.platform != "linux":
+        raise ConfigError(f"workers: {config.workers} processes can share a port on Linux only")
+    if config.metrics and parse_address("metrics", config.metrics)[1] + config.workers - 1 > MAX_PORT:
+        raise ConfigError(
+            f"metrics: {config.metrics!r} and the ports behind it, one for each of {config.workers} workers, "
+            f"go beyond {MAX_PORT}"
+        )
 
 
 def check_store(url: str) -> None:

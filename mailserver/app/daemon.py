@@ -26,11 +26,11 @@ from mailserver.app.history import History, open_history
 from mailserver.app.logs import RecentError, RecentErrors, recent_errors
 from mailserver.app.process import background, listen, raise_file_limit
 from mailserver.app.rpc import serve_rpc
+from mailserver.app.upkeep import Upkeep, look_after
 from mailserver.app.wiring import Reload, Server, catchup_settings
-from mailserver.catchup.catchup import Catchup
+from mailserver.app.workers import Worker
 from mailserver.catchup.page_rules import Wrong
 from mailserver.catchup.progress import Progress, State
-from mailserver.catchup.source import CatchupSettings
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.data_dir.folder import load_or_make_key, locked, write_enode
 from mailserver.data_dir.own_store import open_own_store
@@ -43,16 +43,16 @@ from mailserver.metrics.figures import CatchupFigures
 from mailserver.metrics.registry import Metrics
 from mailserver.monitoring.health import Health
 from mailserver.monitoring.last_day import LastDay
-from mailserver.monitoring.last_day_file import LastDayFile
+from mailserver.monitoring.last_day_file import LastDayFile, history_file
 from mailserver.monitoring.state import Monitoring
 from mailserver.monitoring.status import LoggedError
 from mailserver.monitoring.watch import Watch
 from mailserver.net.dialer import StaticPeers
 from mailserver.peers.node import Node
 from mailserver.store.message_ids import StoreWithIds
-from mailserver.upkeep.proven_time import ProvenTime
-from mailserver.upkeep.pruning import Pruning
+from mailserver.store.sqlite.store import SqliteStore
 from mailserver.waku.acceptance import Acceptance
+from mailserver.worker_socket.server import WriterServer
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +63,12 @@ STOP_TIMEOUT_S = 2.0
 """How long peers have to receive their confirmations and our Disconnect before their connections are cut."""
 
 
-async def run_daemon(config: Config, reload: Reload, clock: Clock = time.time) -> None:
+async def run_daemon(config: Config, reload: Reload, clock: Clock = time.time, *, worker: Worker | None = None) -> None:
     """Run until SIGTERM or SIGINT. SIGHUP applies changed settings.
 
     Args:
         clock: the present, Unix seconds. All that is judged, stored, answered and shown goes by it.
+        worker: which of several processes this is, that have their settings and the data directory in common.
     Raises:
         StartupError: the data directory, the key or the port cannot be used.
         StoreError: the store cannot be opened.
@@ -77,35 +78,57 @@ async def run_daemon(config: Config, reload: Reload, clock: Clock = time.time) -
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    with recent_errors() as recent, locked(config.data_dir):
+    if worker is not None:
+        config, reload = policy.of_worker(config, worker.number), _of_worker(reload, worker.number)
+        loop.add_reader(worker.lifeline, _on_orphaned, worker.lifeline, stop)
+    is_first = worker is None or worker.number == 0
+    with recent_errors() as recent, locked(config.data_dir) if worker is None else contextlib.nullcontext():
         key = load_or_make_key(config.data_dir)
         named, config = config, policy.without_ourselves(config, key.public_key)
         settings, metrics = catchup_settings(config), Metrics()
         async with (
-            open_own_store(config.data_dir, config.network_topic, config.store) as store,
-            _prove_time(store, metrics, clock, failed=stop.set) as proven_time,
-            _prune(config, store, proven_time, metrics, clock) as pruning,
-            _catch_up(config, settings, store, clock, failed=stop.set) as catchup,  # before anything is received
+            open_own_store(config.data_dir, config.network_topic, config.store, is_first=is_first) as store,
+            look_after(config, settings, store, metrics, clock, is_first=is_first, failed=stop.set) as upkeep,
+            _store_for_others(config, store, worker),
             _answer(config, store, metrics, failed=stop.set) as history,
             _serve(
-                config, key, store, history, settings.acceptance, catchup, metrics, clock, failed=stop.set
+                config, key, store, history, settings.acceptance, upkeep, metrics, clock, worker, failed=stop.set
             ) as server,
             _monitor(
-                config, store, history, server, catchup, proven_time, pruning, metrics, recent, clock, failed=stop.set
+                config, store, history, server, upkeep, metrics, recent, clock, worker, failed=stop.set
             ) as monitoring,
             _hear_others(server, failed=stop.set),
-            _take_commands(config, catchup, monitoring, history, settings.acceptance, clock),
+            _take_commands(config, upkeep, monitoring, history, settings.acceptance, clock),
             _serve_gateways(config, server),
             _serve_rpc(config, server.node, history.lists, clock, failed=stop.set),
         ):
-            loop.add_signal_handler(signal.SIGHUP, lambda: pruning.change(policy.pruning(server.reload(reload))))
+            loop.add_signal_handler(signal.SIGHUP, _on_reload, server, reload, upkeep)
             if config != named:
                 server.node.log_own_enode()
-            async with _show_enode(config.data_dir, server.node.enode, failed=stop.set):
+            async with _show_enode(config.data_dir, server.node.enode, is_first=is_first, failed=stop.set):
                 log.info("listening enode=%s store=%s", server.node.enode, store.location)
+                if worker is not None:
+                    worker.ready()
                 await stop.wait()
                 log.info("stopping")
     log.info("stopped")
+
+
+def _of_worker(reload: Reload, number: int) -> Reload:
+    return lambda: policy.of_worker(reload(), number)
+
+
+def _on_orphaned(lifeline: int, stop: asyncio.Event) -> None:
+    """The supervisor has gone: nobody would start us again, or stop us."""
+    asyncio.get_running_loop().remove_reader(lifeline)
+    log.error("supervisor has gone, the worker stops")
+    stop.set()
+
+
+def _on_reload(server: Server, reload: Reload, upkeep: Upkeep | None) -> None:
+    config = server.reload(reload)
+    if upkeep is not None:
+        upkeep.pruning.change(policy.pruning(config))
 
 
 @contextlib.asynccontextmanager
@@ -115,20 +138,28 @@ async def _serve(
     store: StoreWithIds,
     history: History,
     acceptance: Acceptance,
-    catchup: Catchup,
+    upkeep: Upkeep | None,
     metrics: Metrics,
     clock: Clock,
+    worker: Worker | None,
     failed: Callable[[], None],
 ) -> AsyncIterator[Server]:
     """Accept and serve peers; call `failed` if that is no longer possible."""
     log.info("starting version=%s python=%s sqlite=%s", __version__, platform.python_version(), sqlite3.sqlite_version)
+    catchup = None if upkeep is None else upkeep.catchup
     server = Server(config, key, store, history.lists, acceptance, catchup, metrics, clock)
-    catchup.watch(server.contacts)
-    port = await listen(server.listener.start, "listen", config.listen)
+    if catchup is not None:
+        catchup.watch(server.contacts)
+    if worker is None:
+        port = await listen(server.listener.start, "listen", config.listen)
+    else:
+        port = await server.listener.start_on(worker.sockets)
     static_peers = StaticPeers(server.dial, server.serve, lambda node_id: server.peers.find(node_id) is not None)
     server.node.listening(
         (config.listen_address[0], port), Enode(key.public_key, config.advertised_host, port), static_peers
     )
+    if upkeep is None:
+        static_peers.stop()  # the first worker dials them
     async with background(server.relay.run(), failed=failed):
         static_peers.follow(config.static_enodes)
         try:
@@ -138,6 +169,21 @@ async def _serve(
             static_peers.stop()
             await _say_goodbye(server)
             await static_peers.join()
+
+
+@contextlib.asynccontextmanager
+async def _store_for_others(config: Config, store: StoreWithIds, worker: Worker | None) -> AsyncIterator[None]:
+    """Store what other workers take in, if we are the one that writes a file for all."""
+    if worker is None or worker.number or not isinstance(store, SqliteStore):
+        yield
+        return
+    writer = WriterServer(store)
+    store.share(writer.others, writer.tell)
+    await writer.start(config.data_dir)
+    try:
+        yield
+    finally:
+        await writer.stop()
 
 
 @contextlib.asynccontextmanager
@@ -162,19 +208,14 @@ async def _answer(
 
 
 @contextlib.asynccontextmanager
-async def _catch_up(
-    config: Config, settings: CatchupSettings, store: StoreWithIds, clock: Clock, failed: Callable[[], None]
-) -> AsyncIterator[Catchup]:
-    """Fetch what was missed while this mailserver was away, and what commands ask for."""
-    catchup = Catchup(store, config.data_dir, settings, clock)
-    await catchup.add_missed(config.sync_days)
-    async with background(catchup.run(), stop=catchup.stop, failed=failed):
-        yield catchup
-
-
-@contextlib.asynccontextmanager
-async def _show_enode(data_dir: Path, enode: Enode, failed: Callable[[], None]) -> AsyncIterator[None]:
-    """Write the enode file. If the disk is full, write it later: only commands read it, so peers can be served."""
+async def _show_enode(
+    data_dir: Path, enode: Enode, *, is_first: bool, failed: Callable[[], None]
+) -> AsyncIterator[None]:
+    """Write the enode file, if it is ours to write. If the disk is full, write it later: only commands read it, so
+    peers can be served."""
+    if not is_first:
+        yield
+        return
     try:
         write_enode(data_dir, enode)
     except StartupError as error:
@@ -196,11 +237,19 @@ async def _write_enode_later(data_dir: Path, enode: Enode) -> None:
 
 @contextlib.asynccontextmanager
 async def _take_commands(
-    config: Config, catchup: Catchup, monitoring: Monitoring, history: History, acceptance: Acceptance, clock: Clock
+    config: Config,
+    upkeep: Upkeep | None,
+    monitoring: Monitoring,
+    history: History,
+    acceptance: Acceptance,
+    clock: Clock,
 ) -> AsyncIterator[None]:
-    """Answer commands over the control socket."""
+    """Answer commands over the control socket, if it is ours."""
+    if upkeep is None:
+        yield
+        return
     methods = {
-        **CatchupMethods(catchup).table(),
+        **CatchupMethods(upkeep.catchup).table(),
         **ArchiveMethods(history, acceptance, clock).table(),
         **StatusMethods(monitoring).table(),
     }
@@ -258,12 +307,11 @@ async def _monitor(
     store: StoreWithIds,
     answering: History,
     server: Server,
-    catchup: Catchup,
-    proven_time: ProvenTime,
-    pruning: Pruning,
+    upkeep: Upkeep | None,
     metrics: Metrics,
     recent: RecentErrors,
     clock: Clock,
+    worker: Worker | None,
     failed: Callable[[], None],
 ) -> AsyncIterator[Monitoring]:
     """Watch the state of everything; serve metrics and health, if the settings say so."""
@@ -272,12 +320,12 @@ async def _monitor(
         lambda: len(server.peers.connected()),
         expects_compaction=bool(config.archive),
         clock=clock,
-        ahead=lambda: proven_time.ahead_s,
-        archive_problem=lambda: pruning.archive_problem,
+        ahead=lambda: 0.0 if upkeep is None else upkeep.proven_time.ahead_s,
+        archive_problem=lambda: "" if upkeep is None else upkeep.pruning.archive_problem,
         reading_problem=answering.archive_problem,
     )
     last_day = LastDay(metrics, clock)
-    last_day_file = LastDayFile(config.data_dir, last_day)
+    last_day_file = LastDayFile(config.data_dir, last_day, history_file(0 if worker is None else worker.number))
     last_day_file.load()
     monitoring = Monitoring(
         metrics,
@@ -287,9 +335,10 @@ async def _monitor(
         last_day_file,
         enode=server.node.enode,
         node=server.figures,
-        sync=lambda: map(_sync_figures, catchup.snapshot()),
+        sync=lambda: map(_sync_figures, () if upkeep is None else upkeep.catchup.snapshot()),
         errors=lambda: map(_logged_error, recent.snapshot()),
         clock=clock,
+        workers=lambda: (1 if worker is None else worker.board.running, config.workers),
     )
     async with background(monitoring.run(), failed=failed), _serve_metrics(config, monitoring):
         yield monitoring
@@ -325,32 +374,6 @@ def _sync_figures(progress: Progress) -> CatchupFigures:
 
 def _logged_error(error: RecentError) -> LoggedError:
     return LoggedError(error.time, error.level, error.text, error.count)
-
-
-@contextlib.asynccontextmanager
-async def _prove_time(
-    store: StoreWithIds, metrics: Metrics, clock: Clock, failed: Callable[[], None]
-) -> AsyncIterator[ProvenTime]:
-    """Keep track of how much time has passed for certain."""
-    proven_time = ProvenTime(store.time_record, clock, metrics=metrics)
-    await proven_time.begin(store)
-    async with background(proven_time.run(), failed=failed):
-        yield proven_time
-
-
-@contextlib.asynccontextmanager
-async def _prune(
-    config: Config, store: StoreWithIds, proven_time: ProvenTime, metrics: Metrics, clock: Clock
-) -> AsyncIterator[Pruning]:
-    """Keep the store within its limits."""
-    settings = policy.pruning(config)
-    pruning = Pruning(store, settings, proven_time.now, metrics=metrics, wall=clock)
-    running = asyncio.create_task(pruning.run(), name="pruning")
-    try:
-        yield pruning
-    finally:
-        pruning.stop()
-        await running
 
 
 async def _say_goodbye(server: Server) -> None:

@@ -52,6 +52,9 @@ _NUMBERS = ("d", "f", "g")
 
 _Key: TypeAlias = tuple[str, str, str]
 
+_worker: int | None = None
+"""The number of this process, if it is one of several workers."""
+
 log = logging.getLogger(__name__)
 
 
@@ -94,9 +97,15 @@ def set_up_logging(
         root.setLevel(logging.WARNING)
         logging.captureWarnings(capture=True)
         sys.excepthook = _log_uncaught
-    handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else TextFormatter())
+    handler.setFormatter(JsonFormatter(_worker) if form is LogFormat.JSON else TextFormatter(_worker))
     # Only our own events follow the level: aiosqlite logs the parameters of its statements at debug.
     logging.getLogger(package).setLevel(level.upper())
+
+
+def name_worker(number: int) -> None:
+    """Have each line say which of several workers has logged it, from the next `set_up_logging` on."""
+    global _worker  # noqa: PLW0603 - as logging itself is: one for the process
+    _worker = number
 
 
 def log_failure(cause: str) -> bool:
@@ -117,8 +126,13 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, trace: Traceb
 class TextFormatter(logging.Formatter):
     """`TIME LEVEL   event words key=value`. A value that is not a plain word is quoted and escaped as in Python.
 
-    Each further line, as of a trace, repeats time and level and then has `| `, with which no event begins.
+    Each further line, as of a trace, repeats time and level and then has `| `, with which no event begins. If there are
+    several workers, the first line ends with `worker=NUMBER`.
     """
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._worker = "" if worker is None else f" worker={worker}"
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, or several."""
@@ -126,15 +140,25 @@ class TextFormatter(logging.Formatter):
         event, *rest = _lines(record)
         if record.exc_info:
             rest += _trace(self, record).splitlines()
-        return "\n".join([head + event, *(f"{head}| {_printable(line.expandtabs())}" for line in rest)])
+        return "\n".join([head + event + self._worker, *(f"{head}| {_printable(line.expandtabs())}" for line in rest)])
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: `time`, `level`, `logger`, `event`, the event's fields, and `exception` if there is one."""
+    """One object per line: `time`, `level`, `logger`, `worker` if there are several, `event`, the event's fields, and
+    `exception` if there is one."""
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._worker: dict[str, object] = {} if worker is None else {"worker": worker}
 
     def format(self, record: logging.LogRecord) -> str:
         """One line of ASCII."""
-        line: dict[str, object] = {"time": _utc(record), "level": record.levelname, "logger": record.name}
+        line: dict[str, object] = {
+            "time": _utc(record),
+            "level": record.levelname,
+            "logger": record.name,
+            **self._worker,
+        }
         read = _read(record)
         if read is None:
             line["event"] = _cut(record.getMessage())

@@ -6,11 +6,12 @@ apply to everybody, except to peers and addresses that the settings name.
 """
 
 import contextlib
+import math
 from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NamedTuple
 
-from mailserver.app.config import Config
+from mailserver.app.config import Config, parse_address
 from mailserver.codec.keys import NodeId
 from mailserver.limits.admission import AdmissionLimits, Allowlist
 from mailserver.limits.packet_rates import RateLimitSettings
@@ -45,7 +46,7 @@ def admission(config: Config) -> tuple[AdmissionLimits, Allowlist]:
     limits = AdmissionLimits(
         max_per_address=config.max_peers_per_address,
         max_per_subnet=config.max_peers_per_subnet,
-        per_second=config.connections_per_second,
+        per_second=config.connections_per_second / config.workers,
         per_second_per_address=config.connections_per_second_per_address,
         max_failures=config.max_handshake_failures,
     )
@@ -56,11 +57,25 @@ def admission(config: Config) -> tuple[AdmissionLimits, Allowlist]:
 def rate_limits(config: Config) -> RateLimitSettings:
     """How much a peer may send."""
     return RateLimitSettings(
-        packets=RateLimits(*config.packet_rate_limits),
-        bytes=RateLimits(*config.byte_rate_limits),
+        packets=_of_worker(RateLimits(*config.packet_rate_limits), config.workers),
+        bytes=_of_worker(RateLimits(*config.byte_rate_limits), config.workers),
         tolerance_s=config.rate_limit_tolerance_s,
         allowed=_allowed(config, _RATES),
     )
+
+
+def max_peers(config: Config) -> int:
+    """How many peers may be connected to this process."""
+    return math.ceil(config.max_peers / config.workers)
+
+
+def of_worker(config: Config, number: int) -> Config:
+    """The settings of one of several workers. What there is one of is worker 0's; each has metrics on its own port."""
+    if config.workers > 1 and config.metrics:
+        host, port = parse_address("metrics", config.metrics)
+        shown = f"[{host}]" if ":" in host else host
+        config = replace(config, metrics=f"{shown}:{port and port + number}")
+    return replace(config, rpc="", feed_socket=False) if number else config
 
 
 def pruning(config: Config) -> PruningSettings:
@@ -87,6 +102,11 @@ def request_limits(config: Config) -> RequestPolicy:
         RequestLimits(*config.address_request_limits),
         _allowed(config, _REQUESTS),
     )
+
+
+def _of_worker(limits: RateLimits, workers: int) -> RateLimits:
+    """A topic's envelopes come to any worker, so its limit is divided; an address and its peers have one worker."""
+    return limits._replace(topic=math.ceil(limits.topic / workers))
 
 
 def _addresses_relied_on(config: Config) -> tuple[IPv4Network | IPv6Network, ...]:

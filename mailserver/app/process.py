@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import resource
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 from mailserver.app.config import parse_address
@@ -20,8 +20,19 @@ async def listen(start: Callable[[str, int], Awaitable[int]], name: str, address
         StartupError: the address cannot be used.
     """
     host, port = parse_address(name, address)
-    try:
+    with listening_refused(address):
         return await start(host, port)
+
+
+@contextlib.contextmanager
+def listening_refused(address: str) -> Iterator[None]:
+    """Say why an address cannot be listened on.
+
+    Raises:
+        StartupError: in the place of the error of whoever tries.
+    """
+    try:
+        yield
     except OSError as error:
         raise StartupError(f"cannot listen on {address}: {error.strerror or error}") from error
     except UnicodeError as error:  # a label of the host name is empty or longer than 63 characters

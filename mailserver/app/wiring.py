@@ -71,7 +71,7 @@ class Server:
         store: StoreWithIds,
         lists: IdLists,
         acceptance: Acceptance,
-        catchup: Catchup,
+        catchup: Catchup | None,
         metrics: Metrics,
         clock: Clock,
     ) -> None:
@@ -79,7 +79,7 @@ class Server:
 
         Args:
             lists: what answers requests.
-            catchup: judges envelopes by the same `acceptance`.
+            catchup: judges envelopes by the same `acceptance`; None: another worker catches up.
             clock: the present, Unix seconds.
         """
         self._config = config
@@ -91,7 +91,7 @@ class Server:
         self._rates = RateLimiter(policy.rate_limits(config))
         self._requests = RequestLimiter(*policy.request_limits(config))
         self.peers = Peers(
-            config.max_peers,
+            policy.max_peers(config),
             trusted=[enode.node_id for enode in config.trusted_enodes],
             static=[enode.node_id for enode in config.static_enodes],
         )
@@ -168,7 +168,7 @@ class Server:
         assert node_id is not None
         enodes = (*self._config.trusted_enodes, *self._config.static_enodes)
         enode = next((enode for enode in enodes if enode.node_id == node_id), None)
-        is_asked = enode is not None and self._catchup.ask_for_unsent(enode)
+        is_asked = enode is not None and self._catchup is not None and self._catchup.ask_for_unsent(enode)
         if now >= self._too_long_said.get(node_id, -math.inf) + TOO_LONG_INTERVAL_S:
             self._too_long_said[node_id] = now
             log.warning(
@@ -279,7 +279,7 @@ class Server:
         self.admission.change(*policy.admission(config))
         self._rates.change(policy.rate_limits(config))
         self._requests.change(*policy.request_limits(config))
-        self.peers.max_peers = config.max_peers
+        self.peers.max_peers = policy.max_peers(config)
         node = self.node
         # What JSON-RPC has changed meanwhile stays, unless the settings themselves have changed.
         if config.min_pow != before.min_pow:
@@ -290,7 +290,8 @@ class Server:
             node.follow_static(before.static_enodes, config.static_enodes)
         if config.trusted_peers != before.trusted_peers:
             node.follow_trusted(*([enode.node_id for enode in of.trusted_enodes] for of in (before, config)))
-        self._catchup.follow(config.trusted_enodes)
+        if self._catchup is not None:
+            self._catchup.follow(config.trusted_enodes)
         node.set_rate_limits(self._rates.settings.packets, self._rates.settings.bytes)
 
 

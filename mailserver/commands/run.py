@@ -4,9 +4,11 @@ import argparse
 
 import uvloop
 
+from mailserver.app.config import Config
 from mailserver.app.daemon import run_daemon
 from mailserver.app.interpreter import prepare_interpreter
-from mailserver.app.logs import LogFormat, set_up_logging
+from mailserver.app.logs import LogFormat, name_worker, set_up_logging
+from mailserver.app.workers import Worker, supervise
 from mailserver.commands.settings import add_settings, config_of
 
 
@@ -20,8 +22,20 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_run)
 
 
-def _run(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
     set_up_logging(config.log_level, LogFormat(config.log_format))
     prepare_interpreter()
-    uvloop.run(run_daemon(config, lambda: config_of(arguments)))
+
+    def reload() -> Config:
+        return config_of(arguments)
+
+    def serve(worker: Worker, config: Config) -> None:
+        name_worker(worker.number)
+        set_up_logging(config.log_level, LogFormat(config.log_format))
+        uvloop.run(run_daemon(config, reload, worker=worker))
+
+    if config.workers > 1:
+        return supervise(config, serve, reload)
+    uvloop.run(run_daemon(config, reload))
+    return 0

@@ -80,7 +80,14 @@ def _state(status: dict[str, Any]) -> list[tuple[str, str]]:
         ("version", f"{versions['mailserver']}, Python {versions['python']}, SQLite {versions['sqlite']}"),
         ("up for", span_text(status["uptime_s"])),
         ("enode", status["enode"]),
+        *_workers(status["workers"]),
     ]
+
+
+def _workers(workers: dict[str, int]) -> list[tuple[str, str]]:
+    """How many processes serve peers, if there are to be several."""
+    running, expected = workers["running"], workers["expected"]
+    return [("workers", f"{running} of {expected} running")] if expected > 1 else []
 
 
 def _what_there_is(status: dict[str, Any]) -> list[tuple[str, str]]:

@@ -24,8 +24,11 @@ from mailserver.store.interface import StoreStats
 from mailserver.store.message_ids import StoreWithIds
 from mailserver.store.sqlite.arrivals import open_arrivals
 from mailserver.store.sqlite.damage import how_it_is_gone
+from mailserver.store.sqlite.followed import open_followed
+from mailserver.store.sqlite.reading import read_stats
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import open_store, read_stats
+from mailserver.store.sqlite.store import open_store
+from mailserver.worker_socket.client import open_remote_writer
 
 if TYPE_CHECKING:  # asyncpg is in an extra
     from mailserver.store.postgres.store import PostgresStore
@@ -49,11 +52,13 @@ class Noted(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def open_own_store(
-    data_dir: Path, network_topic: str, url: str = "", *, reindex: bool = False
+    data_dir: Path, network_topic: str, url: str = "", *, reindex: bool = False, is_first: bool = True
 ) -> AsyncIterator[StoreWithIds]:
     """Open the store of a data directory whose lock we hold.
 
     Args:
+        is_first: whether this is the process that notes which store there is, and how far it was seen, and that writes
+            a file. Of several workers, one is.
         url: that of the database that it is in; "": it is a file.
         network_topic: to which the message ids of envelopes belong.
         reindex: whether it may be another than before. Then all ids are made anew, while the store is in use.
@@ -63,8 +68,15 @@ async def open_own_store(
         StoreError: it cannot be opened.
     """
     if url:
-        async with _open_in_database(data_dir, network_topic, url, reindex=reindex) as in_database:
+        async with _open_in_database(data_dir, network_topic, url, reindex=reindex, is_first=is_first) as in_database:
             yield in_database
+        return
+    if not is_first:
+        async with (
+            open_remote_writer(data_dir) as writer,
+            open_followed(data_dir / STORE_FILE, network_topic, writer) as followed,
+        ):
+            yield followed
         return
     _check_it_is_left(data_dir)
     async with open_store(data_dir / STORE_FILE, network_topic, reindex=reindex) as store:
@@ -136,7 +148,7 @@ def check_driver() -> None:
 
 @contextlib.asynccontextmanager
 async def _open_in_database(
-    data_dir: Path, network_topic: str, url: str, *, reindex: bool
+    data_dir: Path, network_topic: str, url: str, *, reindex: bool, is_first: bool
 ) -> AsyncIterator[StoreWithIds]:
     check_driver()
     from mailserver.store.postgres.migration import NoStore  # noqa: PLC0415 - asyncpg is in an extra
@@ -161,6 +173,9 @@ async def _open_in_database(
                 f"{error}, but there was a store before: name the right database or restore a backup; "
                 f"to begin with an empty one, delete {' and '.join(signs)}"
             ) from error
+        if not is_first:
+            yield store
+            return
         note.write(await _seen_of(store))
         closing = asyncio.Event()
         following = asyncio.create_task(note.follow(store, closing), name="record of the store")

@@ -21,10 +21,10 @@ The service for communities is served as a gateway is, but says first what it is
 
 import math
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from mailserver.errors import DecodeError
 from mailserver.ids.muid import MAX_NETWORK_TOPIC_BYTES
@@ -56,11 +56,6 @@ class Kind(IntEnum):
     REFUSED = 0x04
     POST = 0x10
     POSTS_ONLY = 0x11
-
-
-OF_DAEMON = frozenset({Kind.HELLO, Kind.ENVELOPES, Kind.MISSED, Kind.STORED, Kind.REFUSED})
-OF_GATEWAY = frozenset({Kind.POST, Kind.POSTS_ONLY})
-"""Which frames each side sends."""
 
 
 class Refusal(Enum):
@@ -127,7 +122,7 @@ class Hello:
         topics = terms.topics
         listed = b"" if topics is None else _COUNT.pack(len(topics)) + b"".join(sorted(topics))
         head = _HELLO.pack(VERSION, terms.min_pow, terms.max_envelope_bytes, topics is None)
-        return _frame(Kind.HELLO, head, listed, terms.network_topic.encode("utf-8", "surrogateescape"))
+        return encode_frame(Kind.HELLO, head, listed, terms.network_topic.encode("utf-8", "surrogateescape"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +134,7 @@ class Envelopes:
     def encode(self) -> bytes:
         """The frame."""
         parts = (part for hash_, raw in self.envelopes for part in (hash_, _LENGTH.pack(len(raw)), raw))
-        return _frame(Kind.ENVELOPES, *parts)
+        return encode_frame(Kind.ENVELOPES, *parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +146,7 @@ class Missed:
 
     def encode(self) -> bytes:
         """The frame."""
-        return _frame(Kind.MISSED, _NUMBER.pack(self.count))
+        return encode_frame(Kind.MISSED, _NUMBER.pack(self.count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +157,7 @@ class Stored:
 
     def encode(self) -> bytes:
         """The frame."""
-        return _frame(Kind.STORED, _NUMBER.pack(self.request_id))
+        return encode_frame(Kind.STORED, _NUMBER.pack(self.request_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +169,7 @@ class Refused:
 
     def encode(self) -> bytes:
         """The frame."""
-        return _frame(Kind.REFUSED, _REFUSED.pack(self.request_id, self.refusal.value))
+        return encode_frame(Kind.REFUSED, _REFUSED.pack(self.request_id, self.refusal.value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +181,7 @@ class Post:
 
     def encode(self) -> bytes:
         """The frame."""
-        return _frame(Kind.POST, _NUMBER.pack(self.request_id), self.raw)
+        return encode_frame(Kind.POST, _NUMBER.pack(self.request_id), self.raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +190,7 @@ class PostsOnly:
 
     def encode(self) -> bytes:
         """The frame."""
-        return _frame(Kind.POSTS_ONLY)
+        return encode_frame(Kind.POSTS_ONLY)
 
 
 Frame = Hello | Envelopes | Missed | Stored | Refused | Post | PostsOnly
@@ -234,10 +229,20 @@ def cut_batches(envelopes: Iterable[FeedEnvelope]) -> Iterator[Envelopes]:
         yield Envelopes(tuple(batch))
 
 
-class FrameReader:
+F = TypeVar("F")
+
+
+class FrameKind(NamedTuple, Generic[F]):
+    """How long the body of a kind of frame may be, and what decodes it, or raises DecodeError."""
+
+    max_body_bytes: int
+    decode: Callable[[bytes], F]
+
+
+class FrameReader(Generic[F]):
     """Frames of the other side, out of bytes that come in pieces of any length."""
 
-    def __init__(self, kinds: Collection[Kind]) -> None:
+    def __init__(self, kinds: Mapping[int, FrameKind[F]]) -> None:
         """Begin before the first frame.
 
         Args:
@@ -246,7 +251,7 @@ class FrameReader:
         self._kinds = kinds
         self._data = bytearray()
 
-    def receive_data(self, data: bytes) -> list[Frame]:
+    def receive_data(self, data: bytes) -> list[F]:
         """Take bytes; return the frames that end in them.
 
         Raises:
@@ -254,24 +259,26 @@ class FrameReader:
                 read.
         """
         self._data += data
-        frames: list[Frame] = []
+        frames: list[F] = []
         at = 0
         while len(self._data) - at >= _HEAD.size:
             length, kind = _HEAD.unpack_from(self._data, at)
-            if kind not in self._kinds:
+            known = self._kinds.get(kind)
+            if known is None:
                 raise DecodeError("frame is of an unknown kind", got=kind)
-            if not 1 <= length <= 1 + MAX_BODY_BYTES[kind]:
-                raise DecodeError("frame is too long or too short", got=length, limit=1 + MAX_BODY_BYTES[kind])
+            if not 1 <= length <= 1 + known.max_body_bytes:
+                raise DecodeError("frame is too long or too short", got=length, limit=1 + known.max_body_bytes)
             stop = at + _LENGTH.size + length
             if stop > len(self._data):
                 break
-            frames.append(_DECODERS[kind](bytes(memoryview(self._data)[at + _HEAD.size : stop])))
+            frames.append(known.decode(bytes(memoryview(self._data)[at + _HEAD.size : stop])))
             at = stop
         del self._data[:at]
         return frames
 
 
-def _frame(kind: Kind, *parts: bytes) -> bytes:
+def encode_frame(kind: int, *parts: bytes) -> bytes:
+    """A frame, of the parts of its body."""
     return b"".join((_HEAD.pack(1 + sum(map(len, parts)), kind), *parts))
 
 
@@ -370,3 +377,12 @@ _DECODERS: dict[Kind, Callable[[bytes], Frame]] = {
     Kind.POST: _decode_post,
     Kind.POSTS_ONLY: _decode_posts_only,
 }
+
+OF_DAEMON: dict[int, FrameKind[Frame]] = {
+    kind: FrameKind(MAX_BODY_BYTES[kind], _DECODERS[kind])
+    for kind in (Kind.HELLO, Kind.ENVELOPES, Kind.MISSED, Kind.STORED, Kind.REFUSED)
+}
+OF_GATEWAY: dict[int, FrameKind[Frame]] = {
+    kind: FrameKind(MAX_BODY_BYTES[kind], _DECODERS[kind]) for kind in (Kind.POST, Kind.POSTS_ONLY)
+}
+"""Which frames each side sends."""

@@ -79,7 +79,7 @@ class Metrics:
         )
         self.of_others = counter(
             "mailserver_others_envelopes_total",
-            "New live envelopes that other mailservers on the database have stored.",
+            "New live envelopes that other mailservers on the database, or other workers, have stored.",
         )
         self.others_missed = counter(
             "mailserver_others_missed_envelopes_total",

@@ -19,11 +19,16 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 log = logging.getLogger(__name__)
 
 
+def history_file(worker: int) -> str:
+    """The name of the file of one of several workers; the first has that of a mailserver which is alone."""
+    return f"history-{worker}.json" if worker else HISTORY_FILE
+
+
 class LastDayFile:
     """Loads and saves the last 24 hours."""
 
-    def __init__(self, folder: Path, last_day: LastDay) -> None:
-        self._path = folder / HISTORY_FILE
+    def __init__(self, folder: Path, last_day: LastDay, name: str = HISTORY_FILE) -> None:
+        self._path = folder / name
         self._last_day = last_day
         self._failing = False
 

@@ -24,6 +24,7 @@ from mailserver.monitoring.status import (
     Queues,
     Status,
     Versions,
+    WorkersStatus,
     days_of,
 )
 from mailserver.monitoring.watch import Watch
@@ -45,13 +46,16 @@ class Monitoring:
         sync: Callable[[], Iterable[CatchupFigures]],
         errors: Callable[[], Iterable[LoggedError]],
         clock: Callable[[], float],
+        workers: Callable[[], tuple[int, int]] = lambda: (1, 1),
     ) -> None:
-        """Take what collects figures. `node`, `sync` and `errors` read the node, catching up and the log."""
+        """Take what collects figures. `node`, `sync` and `errors` read the node, catching up and the log; `workers` how
+        many there are, and how many there are to be."""
         self.health = health
         self.last_day = last_day
         self._last_day_file = last_day_file
         self._enode = enode
         self._errors = errors
+        self._workers = workers
         self._clock = clock
         self._started = time.monotonic()
         self._history_json: str | None = None
@@ -101,6 +105,7 @@ class Monitoring:
             enode=str(self._enode),
             ready=self.health.is_ready,
             problems=tuple(map(ProblemStatus.of, self.health.problems)),
+            workers=WorkersStatus(*self._workers()),
             peers=PeersStatus.of(node),
             minute=None if last_minute is None else Activity.of(last_minute),
             day=Activity.of(self.last_day.minutes()),

@@ -50,6 +50,14 @@ class ProblemStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkersStatus:
+    """How many processes serve peers, and how many there are to be."""
+
+    running: int
+    expected: int
+
+
+@dataclass(frozen=True, slots=True)
 class PeersStatus:
     """Connected peers, by who dialled and by program."""
 
@@ -321,6 +329,7 @@ class Status:
     enode: str
     ready: bool
     problems: tuple[ProblemStatus, ...]
+    workers: WorkersStatus
     peers: PeersStatus
     minute: Activity | None
     day: Activity

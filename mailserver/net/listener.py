@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 
 from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DisconnectReason
@@ -12,6 +13,7 @@ from mailserver.net.connection import Connection
 from mailserver.net.guard import Serve, run_guarded
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import session_config
+from mailserver.net.shared_port import port_of
 from mailserver.rlpx.session_config import Refuse
 from mailserver.waku.packets import StatusOptions
 
@@ -68,7 +70,7 @@ class Listener:
         self._serve = serve
         self._bounds = bounds or FrameBounds()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._stopping = False
         self._port = 0
         self._pending: dict[Connection, None] = {}  # oldest first
@@ -80,15 +82,24 @@ class Listener:
             OSError: we cannot listen on the address.
         """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Pipe(self._on_connected), host, port, backlog=BACKLOG)
-        self._port = int(self._server.sockets[0].getsockname()[1])
+        server = await loop.create_server(lambda: Pipe(self._on_connected), host, port, backlog=BACKLOG)
+        self._servers.append(server)
+        self._port = int(server.sockets[0].getsockname()[1])
+        return self._port
+
+    async def start_on(self, sockets: Sequence[socket.socket]) -> int:
+        """Accept on sockets that listen already, on one port; return it. They are closed when this stops."""
+        loop = asyncio.get_running_loop()
+        for each in sockets:
+            self._servers.append(await loop.create_server(lambda: Pipe(self._on_connected), sock=each, backlog=BACKLOG))
+        self._port = port_of(sockets)
         return self._port
 
     def stop(self) -> None:
         """Stop accepting. Connections that are being served go on."""
         self._stopping = True
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
 
     @property
     def handshakes(self) -> int:

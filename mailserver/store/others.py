@@ -29,8 +29,8 @@ class Others(Protocol):
         """How often they could not be heard for a while, and can be again: nobody knows how many envelopes they have
         put meanwhile."""
 
-    async def figures(self) -> DatabaseFigures:
-        """How the database is that they share with us.
+    async def figures(self) -> DatabaseFigures | None:
+        """How the database is that they share with us; None if it is a file.
 
         Raises:
             StoreError: it cannot be asked.

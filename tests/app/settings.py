@@ -24,6 +24,7 @@ SETTINGS: dict[str, tuple[str, str, object]] = {
     "data_dir": ("/srv/waku", '"/srv/waku"', Path("/srv/waku")),
     "store": ("postgresql://mail@db/mail", '"postgresql://mail@db/mail"', "postgresql://mail@db/mail"),
     "listen": ("127.0.0.1:0", '"127.0.0.1:0"', "127.0.0.1:0"),
+    "workers": ("4", "4", 4),
     "advertise": ("mail.example.org", '"mail.example.org"', "mail.example.org"),
     "password": ("secret", '"secret"', "secret"),
     "min_pow": ("0.25", "0.25", 0.25),

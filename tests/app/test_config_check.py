@@ -11,6 +11,7 @@ from mailserver.app.config_check import (
     MAX_LIMIT,
     MAX_RATE,
     MAX_REQUEST_POW,
+    MAX_WORKERS,
     MIN_RETENTION_BYTES,
 )
 from mailserver.app.config_sources import MAILSERVER
@@ -37,6 +38,8 @@ from tests.pairs import private_key
         ("network_topic", "n" * 256),
         ("max_peers", 0),
         ("max_peers", -1),
+        ("workers", 0),
+        ("workers", MAX_WORKERS + 1),
         ("max_request_limit", 0),
         ("max_request_limit", MAX_LIMIT + 1),
         ("archive_reads", -1),
@@ -207,3 +210,15 @@ def test_listen_host_that_no_enode_can_name_needs_another_to_advertise() -> None
 @pytest.mark.parametrize("url", ["mailserver.db", "sqlite:///mail", "http://db/mail", "postgresql://db/a\0b"])
 def test_store_is_a_url_of_postgresql_which_the_refusal_does_not_show(url: str) -> None:
     assert refusal({"store": url}) == "store: it is not a URL that begins with postgresql://"
+
+
+def test_each_worker_needs_a_port_for_its_metrics() -> None:
+    assert "go beyond 65535" in refusal({"workers": 3, "metrics": "127.0.0.1:65534"})
+    assert MAILSERVER.load({"workers": 2, "metrics": "127.0.0.1:65534"}, NOTHING, None).workers == 2
+
+
+def test_workers_are_refused_where_the_kernel_cannot_share_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+
+    assert "on Linux only" in refusal({"workers": 2})
+    assert MAILSERVER.load({"workers": 1}, NOTHING, None).workers == 1

@@ -473,3 +473,19 @@ def test_errors_are_kept_no_longer_than_asked_for() -> None:
     OURS.error("stopped")
 
     assert recent.snapshot() == ()
+
+
+def test_lines_of_a_worker_say_its_number(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(logs, "_worker", None)
+    with logging_at("info"):
+        OURS.info("before x=%d", 1)
+        logs.name_worker(3)
+        set_up_logging("info")
+        OURS.info("after x=%d", 1)
+        set_up_logging("info", LogFormat.JSON)
+        OURS.info("after x=%d", 1)
+
+    before, text, as_json = lines(capsys)
+    assert before.endswith("before x=1")
+    assert text.endswith("after x=1 worker=3")
+    assert json.loads(as_json)["worker"] == 3

@@ -1,5 +1,6 @@
 """mailserver.app.policy: which setting becomes which limit, and whom each leaves out."""
 
+from dataclasses import replace
 from ipaddress import ip_network
 from typing import Any
 
@@ -175,3 +176,26 @@ def test_own_enode_is_left_out_of_the_peers_of_a_fleet() -> None:
 
     assert without == Config(static_peers=(str(other),), trusted_peers=(str(other),), max_peers=7)
     assert policy.without_ourselves(without, own.node_id) == without
+
+
+def test_totals_are_divided_among_workers_and_limits_of_an_address_are_not() -> None:
+    config = Config(workers=4, max_peers=10, packet_rate_limits=(100, 50, 30), byte_rate_limits=(1000, 500, 0))
+
+    limits, _ = policy.admission(config)
+    rates = policy.rate_limits(config)
+
+    assert policy.max_peers(config) == 3
+    assert limits == replace(AdmissionLimits(), per_second=25.0)
+    assert (rates.packets, rates.bytes) == (RateLimits(100, 50, 8), RateLimits(1000, 500, 0))
+
+
+def test_divided_defaults_leave_out_this_machine() -> None:
+    assert all(allowed_by(kind, Config(workers=4)).has_address("127.0.0.1") for kind in KINDS)
+
+
+def test_first_worker_has_what_there_is_one_of_and_each_has_its_own_metrics() -> None:
+    config = Config(workers=3, rpc="127.0.0.1:8545", feed_socket=True, metrics="[::1]:9305")
+
+    assert policy.of_worker(config, 0) == config
+    assert policy.of_worker(config, 2) == replace(config, rpc="", feed_socket=False, metrics="[::1]:9307")
+    assert policy.of_worker(replace(config, metrics="127.0.0.1:0"), 2).metrics == "127.0.0.1:0"

@@ -16,6 +16,7 @@ from mailserver.feed_socket.frames import (
     Envelopes,
     FeedEnvelope,
     Frame,
+    FrameKind,
     FrameReader,
     Hello,
     Kind,
@@ -123,7 +124,9 @@ def test_frame_that_is_cut_off_is_waited_for_and_one_with_a_shorter_body_is_neve
 
 
 @pytest.mark.parametrize(("kinds", "others"), [(OF_DAEMON, OF_GATEWAY), (OF_GATEWAY, OF_DAEMON)])
-def test_each_side_may_send_its_own_frames_only(kinds: frozenset[Kind], others: frozenset[Kind]) -> None:
+def test_each_side_may_send_its_own_frames_only(
+    kinds: dict[int, FrameKind[Frame]], others: dict[int, FrameKind[Frame]]
+) -> None:
     for kind in others:
         with pytest.raises(DecodeError, match="unknown kind"):
             FrameReader(kinds).receive_data(struct.pack(">IB", 9, kind))

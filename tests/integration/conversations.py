@@ -124,6 +124,11 @@ class Flood:
         except Hangup as hangup:
             self.reason = hangup.reason
 
+    async def cut(self) -> None:
+        """Go away without a word."""
+        self._raw.writer.transport.abort()
+        await self.end()
+
     async def end(self) -> None:
         """Wait until the daemon has hung up."""
         sending, hearing = self._tasks

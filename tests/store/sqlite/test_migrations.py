@@ -9,8 +9,8 @@ from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.connections import (
     open_writer,
 )
+from mailserver.store.sqlite.reading import read_stats
 from mailserver.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, PAGE_BYTES, SCHEMA_VERSION, STORE_FILE
-from mailserver.store.sqlite.store import read_stats
 from mailserver.store.sqlite.wal import wal_file
 from tests.store.samples import (
     DAY,

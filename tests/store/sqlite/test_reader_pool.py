@@ -12,7 +12,8 @@ import pytest
 from mailserver.store.engine import work
 from mailserver.store.interface import Payer, Query
 from mailserver.store.sqlite import store as envelopes_module
-from mailserver.store.sqlite.store import READERS, open_store
+from mailserver.store.sqlite.reading import READERS
+from mailserver.store.sqlite.store import open_store
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Topic
 from tests.store.engines import EVERYTHING, NEWS_ONLY, found

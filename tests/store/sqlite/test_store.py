@@ -12,8 +12,9 @@ import pytest
 from mailserver.errors import StoreError
 from mailserver.store.interface import StoreStats
 from mailserver.store.retention import END_OF_TIME, Surplus
+from mailserver.store.sqlite.reading import READERS, read_stats
 from mailserver.store.sqlite.schema import PAGE_BYTES
-from mailserver.store.sqlite.store import READERS, SqliteStore, open_store, read_stats
+from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.store.sqlite.wal import wal_file
 from tests.store.engines import EVERYTHING, NEWS_ONLY, found
 from tests.store.samples import (
