@@ -22,6 +22,7 @@ from mailserver.communities.ranges import PERIOD_S
 from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.member.history import open_history
 from mailserver.community.member.joined import Joined, membership
+from mailserver.community.owner.sent import SentPieces
 from mailserver.handoff.archived import Archived
 from mailserver.handoff.last_run import Compaction
 from mailserver.ids.envelopes import NS, content_topic_of
@@ -174,10 +175,14 @@ async def prepare(source: Path, ours: Path) -> None:
 
 
 async def prepare_communities(ours: Path) -> None:
-    """Make a community of ours with last week's history, and join another, of which a week was fetched before."""
+    """Make a community of ours with last week's history, which somebody has fetched, and join another, of which a week
+    was fetched before."""
     ended = int(time.time()) // PERIOD_S - FIRST_WEEK - 1
     folder = made_in(ours / COMMUNITIES_FOLDER, garden(registered=week(ended).lower), OTHER_OWNER)
     make_week(folder, ended)
+    sent = SentPieces()
+    sent.add({0: 1}, int(time.time()), 1)
+    sent.write(folder.sent)
     joined = membership(ours, COMMUNITY)
     joined.write(Joined(COMMUNITY))
     async with open_history(joined.history) as history:
