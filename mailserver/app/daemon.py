@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 from mailserver import __version__
@@ -28,7 +29,7 @@ from mailserver.app.process import background, listen, raise_file_limit
 from mailserver.app.rpc import serve_rpc
 from mailserver.app.upkeep import Upkeep, look_after
 from mailserver.app.wiring import Reload, Server, catchup_settings
-from mailserver.app.workers import Worker
+from mailserver.app.workers import Worker, running_of, share_seen
 from mailserver.catchup.page_rules import Wrong
 from mailserver.catchup.progress import Progress, State
 from mailserver.codec.keys import Enode, PrivateKey
@@ -323,6 +324,8 @@ async def _monitor(
         ahead=lambda: 0.0 if upkeep is None else upkeep.proven_time.ahead_s,
         archive_problem=lambda: "" if upkeep is None else upkeep.pruning.archive_problem,
         reading_problem=answering.archive_problem,
+        workers=partial(running_of, worker, config.workers),
+        seen_by_any=partial(share_seen, worker),
     )
     last_day = LastDay(metrics, clock)
     last_day_file = LastDayFile(config.data_dir, last_day, history_file(0 if worker is None else worker.number))
@@ -338,7 +341,7 @@ async def _monitor(
         sync=lambda: map(_sync_figures, () if upkeep is None else upkeep.catchup.snapshot()),
         errors=lambda: map(_logged_error, recent.snapshot()),
         clock=clock,
-        workers=lambda: (1 if worker is None else worker.board.running, config.workers),
+        workers=partial(running_of, worker, config.workers),
     )
     async with background(monitoring.run(), failed=failed), _serve_metrics(config, monitoring):
         yield monitoring

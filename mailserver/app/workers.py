@@ -36,15 +36,19 @@ _READY = signal.SIGUSR1
 _STOP = (signal.SIGTERM, signal.SIGINT)
 _HEARD = (*_STOP, signal.SIGHUP, signal.SIGCHLD, _READY)
 
+_SECONDS_BYTES = 8  # a float
+
 Serve = Callable[["Worker", Config], None]
 """Serves peers as a worker until SIGTERM."""
 
 
 class Board:
-    """Which workers serve peers at present: memory that the supervisor and all workers share."""
+    """Which workers serve peers at present, and when they last had some: memory that the supervisor and all workers
+    share."""
 
     def __init__(self, count: int) -> None:
         self._bytes = mmap.mmap(-1, count)
+        self._peers_seen = memoryview(mmap.mmap(-1, count * _SECONDS_BYTES)).cast("d")
         self._count = count
 
     def __getitem__(self, number: int) -> bool:
@@ -52,6 +56,12 @@ class Board:
 
     def __setitem__(self, number: int, is_running: bool) -> None:
         self._bytes[number] = is_running
+
+    def share_seen(self, number: int, seen_at: float) -> float:
+        """Say when a peer was last connected to a worker; return when one last was to any. Monotonic seconds, which
+        are the same in all processes."""
+        self._peers_seen[number] = seen_at
+        return max(self._peers_seen)
 
     @property
     def running(self) -> int:
@@ -78,6 +88,16 @@ class Worker:
         self.board[self.number] = True
         if os.getppid() == self.supervisor:
             os.kill(self.supervisor, _READY)
+
+
+def running_of(worker: Worker | None, expected: int) -> tuple[int, int]:
+    """How many workers serve peers, and how many should. None: this process is the only one."""
+    return 1 if worker is None else worker.board.running, expected
+
+
+def share_seen(worker: Worker | None, seen_at: float) -> float:
+    """Say when a peer was last connected to this process; return when one last was to any: see `Board.share_seen`."""
+    return seen_at if worker is None else worker.board.share_seen(worker.number, seen_at)
 
 
 def supervise(config: Config, serve: Serve, reload: Callable[[], Config]) -> int:

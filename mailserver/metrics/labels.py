@@ -90,3 +90,4 @@ class Check(Enum):
     COMPACTION = "compaction"
     ARCHIVE = "archive"
     PEERS = "peers"
+    WORKERS = "workers"

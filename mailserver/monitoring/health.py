@@ -26,6 +26,9 @@ LATE_S = 26 * 3600.0
 NO_PEERS_S = 300.0
 """How long it is normal that nobody is connected or connects. Phones come and go, but a network has somebody."""
 
+WORKERS_AWAY_S = 60.0
+"""How long some of the workers may be away: one that has died once is back within a second or so."""
+
 NEARLY_FULL_SHARE = 0.05
 NEARLY_FULL_BYTES = 10 * 1024**3
 """A disk is nearly full if less is free than this share of it, and less than this many bytes."""
@@ -79,6 +82,8 @@ class Health:
         ahead: Callable[[], float] = lambda: 0.0,
         archive_problem: Callable[[], str] = lambda: "",
         reading_problem: Callable[[], str] = lambda: "",
+        workers: Callable[[], tuple[int, int]] = lambda: (1, 1),
+        seen_by_any: Callable[[float], float] = lambda seen_at: seen_at,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take what to judge by.
@@ -88,6 +93,9 @@ class Health:
             ahead: how many seconds our clock is ahead of the time that has passed for certain.
             archive_problem: why the archive keeps anything from being deleted, on one line; "" if it does not.
             reading_problem: what was wrong with answering requests from the archive, on one line; "" if nothing was.
+            workers: how many of the processes behind our port serve peers, and how many should.
+            seen_by_any: is told when a peer was last connected here, in seconds of `monotonic`; returns when one last
+                was to any of these processes.
         """
         self._metrics = metrics
         self._peer_count = peer_count
@@ -96,9 +104,12 @@ class Health:
         self._ahead = ahead
         self._archive_problem = archive_problem
         self._reading_problem = reading_problem
+        self._workers = workers
+        self._seen_by_any = seen_by_any
         self._monotonic = monotonic
         self._started = monotonic()
         self._peers_seen = self._started
+        self._workers_seen = self._started
         self._connections = self._count_connections()
         self._refusals: deque[_Refusals] = deque()
         self.problems: tuple[Problem, ...] = ()
@@ -118,6 +129,7 @@ class Health:
     def judge(self, sight: Sight) -> None:
         """Find the present problems; log what has changed."""
         found = (*self._store(sight), *self._disk(sight), *self._time(), *self._upkeep(sight), *self._peers())
+        found += self._workers_away()
         before = {problem.check for problem in self.problems}
         for problem in found:
             if problem.check not in before:
@@ -230,10 +242,21 @@ class Health:
         before, self._connections = self._connections, self._count_connections()
         if self._peer_count() or self._connections > before:
             self._peers_seen = now
+        self._peers_seen = max(self._peers_seen, self._seen_by_any(self._peers_seen))
         if now - self._peers_seen < NO_PEERS_S:
             return []
         text = f"no peer has been connected for {(now - self._peers_seen) / 60:.0f} min: is the port reachable?"
         return [Problem(Check.PEERS, text)]
+
+    def _workers_away(self) -> tuple[Problem, ...]:
+        running, expected = self._workers()
+        now = self._monotonic()
+        if running >= expected:
+            self._workers_seen = now
+        if now - self._workers_seen < WORKERS_AWAY_S:
+            return ()
+        text = f"only {running} of {expected} workers serve peers: the log says why the others end"
+        return (Problem(Check.WORKERS, text),)
 
     def _count_connections(self) -> int:
         return sum(count.value for count in self._metrics.connections.values())

@@ -19,6 +19,7 @@ from mailserver.monitoring.health import (
     NEARLY_FULL_BYTES,
     NO_PEERS_S,
     NOT_BEFORE,
+    WORKERS_AWAY_S,
     Health,
     Problem,
 )
@@ -51,6 +52,8 @@ class Patient:
     uptime_s: float = 0.0
     ahead_s: float = 0.0
     expects_compaction: bool = False
+    workers: tuple[int, int] = (1, 1)
+    seen_elsewhere_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.health = Health(
@@ -59,6 +62,8 @@ class Patient:
             expects_compaction=self.expects_compaction,
             clock=self.clock,
             ahead=lambda: self.ahead_s,
+            workers=lambda: self.workers,
+            seen_by_any=lambda seen_at: max(seen_at, self.seen_elsewhere_s),
             monotonic=lambda: self.uptime_s,
         )
 
@@ -300,6 +305,31 @@ def test_peers_that_come_and_go_between_two_looks_have_been_connected(direction:
 
     patient.uptime_s += NO_PEERS_S
     assert patient.problem().check is Check.PEERS
+
+
+def test_peers_of_other_workers_have_been_connected() -> None:
+    patient = Patient(peers=0)
+    patient.uptime_s, patient.seen_elsewhere_s = NO_PEERS_S + 5, 6
+
+    assert patient.judge() == ()
+
+    patient.uptime_s += 1
+    assert patient.problem().check is Check.PEERS
+
+
+def test_workers_that_are_away_for_a_while_are_a_problem_until_all_serve_peers() -> None:
+    patient = Patient(workers=(1, 3))
+    assert patient.judge() == ()
+
+    patient.uptime_s = WORKERS_AWAY_S
+    problem = patient.problem()
+    assert (problem.check, problem.is_fatal) == (Check.WORKERS, False)
+    assert problem.text == "only 1 of 3 workers serve peers: the log says why the others end"
+
+    patient.workers = (3, 3)
+    assert patient.judge() == ()
+    patient.workers = (2, 3)
+    assert patient.judge() == ()
 
 
 def test_problem_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
