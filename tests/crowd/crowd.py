@@ -120,8 +120,11 @@ class Sample:
 
 @dataclass
 class Result:
-    """What came of it. `lost`: pushes and history that members lacked, or had too often; `left`: metrics that are not
-    as they were before the first client."""
+    """What came of it.
+
+    `lost`: pushes and history that members lacked, or had too often, and errors in the logs. `left`: metrics that are
+    not as they were before the first client.
+    """
 
     samples: list[Sample] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -287,8 +290,8 @@ class Crowd:
                 break
             await asyncio.sleep(TICK_S)
         self.result.left = {**left, **{name: metrics[name] for name in NEVER}}
-        for process in (self._daemon, self._gateway):
-            self.result.left[f"errors in the log of {process.data_dir.name}"] = process.log.count(" ERROR ")
+        for name, log in (("daemon", self._daemon.log), ("gateway", self._gateway.log)):
+            self.result.lost += [f"{name}: {line}" for line in log.splitlines() if " ERROR " in line]
 
     # Members.
 
