@@ -6,6 +6,7 @@ It is in memory and in this process; only what is asked for over HTTP reaches it
 """
 
 import contextlib
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,6 +44,7 @@ class FakeS3:
         self._gate = gate
         self.bucket = f"bucket-{uuid4().hex}"
         self.port = server.server_port
+        self._reserved = socket.socket()
         self.endpoint = f"{'http' if certificate is None else 'https'}://127.0.0.1:{self.port}"
         self.url = f"s3://{self.bucket}/some/archive"
         self.files = pafs.S3FileSystem(
@@ -168,10 +170,17 @@ class FakeS3:
             self._gate.is_open.set()
 
     def stop(self) -> None:
-        """Be gone: connections are refused from now on."""
+        """Be gone: connections are refused from now on. Nobody else gets the port meanwhile."""
         self._gate.is_open.set()
         self._server.shutdown()
         self._server.server_close()
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # it was stopped before
+            self._reserved.bind(("127.0.0.1", self.port))
+
+    def release(self) -> None:
+        """Others may have the port."""
+        self._reserved.close()
 
 
 class _Gate:
@@ -241,3 +250,4 @@ def fake_s3(monkeypatch: pytest.MonkeyPatch, certificate: Certificate | None = N
     finally:
         fake.stop()
         thread.join()
+        fake.release()

@@ -28,8 +28,8 @@ from hypothesis import given, strategies as st
 def test_no_number_is_1234(number: int) -> None:
     assert number != 1234
 """
-IMPORTED = re.compile(r"^from tests\.(\w+) import", re.MULTILINE)
-"""What tests/conftest.py imports of the other files beside it."""
+IMPORTED = re.compile(r"^from tests\.([\w.]+) import", re.MULTILINE)
+"""What tests/conftest.py imports of the other files there. These import none."""
 
 
 def root_with(tmp_path: Path, **tests: str) -> Path:
@@ -38,7 +38,9 @@ def root_with(tmp_path: Path, **tests: str) -> Path:
     folder.mkdir(parents=True)
     shutil.copy(ROOT / "pyproject.toml", tmp_path / "root")
     for name in ("__init__", "conftest", *IMPORTED.findall((ROOT / "tests" / "conftest.py").read_text())):
-        shutil.copy(ROOT / "tests" / f"{name}.py", folder.parent)
+        file = Path(*name.split(".")).with_suffix(".py")
+        (folder.parent / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "tests" / file, folder.parent / file)
     for name, code in tests.items():
         (folder / f"test_{name}.py").write_text(code)
     return tmp_path / "root"

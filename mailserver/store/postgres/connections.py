@@ -217,15 +217,15 @@ class Link:
             connection.terminate()
 
     async def close(self) -> None:
-        """Close the connection, after what it is used for. A database that cannot be reached is told nothing."""
-        async with self._turn:
-            if self._failures.is_unreachable:
-                self._drop()
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                with contextlib.suppress(*ERRORS):
-                    async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                        await connection.close()
+        """Close the connection, after what it is used for. If that takes too long, or the database cannot be reached,
+        it is cut: a transaction that is left would wait for the database to say that it is rolled back."""
+        if self._failures.is_unreachable:
+            self._drop()
+        with contextlib.suppress(*ERRORS):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S), self._turn:
+                if self._connection is not None:
+                    await self._connection.close()
+        self._drop()
 
 
 async def take_lock(connection: Connection, lock: Lock) -> None:

@@ -344,6 +344,7 @@ async def open_store(
             writer.close()
             await writes
             indexes.cancel()
+            await index.close()  # which ends what it is amid
             await asyncio.wait([indexes])
 
 

@@ -150,11 +150,11 @@ async def test_connections_that_were_cut_are_made_anew_before_they_are_used(
 
 
 async def test_store_whose_database_is_silent_is_closed_without_waiting_for_it(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "GROUP_TIMEOUT_S", 0.2)
-    async with line_to(server) as line:
-        async with open_store(line.url(new_schema(server))) as store:
+    async with line_to(own_server) as line:
+        async with open_store(line.url(new_schema(own_server))) as store:
             await store.put(new_envelopes(1))
             await asyncio.gather(*(store.find(EVERYTHING, 10) for _ in range(5)))  # by all connections
             line.fall_silent()
@@ -172,6 +172,35 @@ async def test_store_whose_database_is_silent_is_closed_without_waiting_for_it(
 
     assert took_s < connections.CLOSE_TIMEOUT_S / 2
     assert all(isinstance(task.exception(), StoreError) for task in putting)
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known to be silent", "not known"])
+async def test_transaction_on_a_silent_line_does_not_hold_up_the_end(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    monkeypatch.setattr(connections, "CLOSE_TIMEOUT_S", 0.2)
+    begun, failures = asyncio.Event(), StoreFailures()
+
+    async def job(connection: connections.Connection) -> None:
+        async with connection.transaction():
+            begun.set()
+            await connection.execute("SELECT pg_sleep(60)")
+
+    async with line_to(own_server) as line:
+        async with connections.open_links(line.url(new_schema(own_server)), 1, failures) as (link,):
+            task = asyncio.create_task(link.run(job))
+            await begun.wait()
+            line.fall_silent()
+            if is_known:
+                failures.reached("it is silent")
+            began = time.monotonic()
+            task.cancel()
+        await asyncio.wait([task])
+        took_s = time.monotonic() - began
+        await line.mend()
+
+    assert task.cancelled()
+    assert took_s < connections.STATEMENT_TIMEOUT_S / 3
 
 
 async def test_line_that_is_cut_while_much_is_copied_refuses_at_once_and_leaves_no_error_behind(
