@@ -7,7 +7,8 @@ envelope that is in both is taken from the store.
 The store may remove envelopes while a request is answered. It moves that time before they can no longer be found. So
 the time is read after the search. Where a page finds while it is read that an envelope is gone, all that is left of it
 is found again, from there on: what the store had then is in the archive by now. A search more is little beside asking
-the archive for each envelope that is gone, and is paid for in the same way.
+the archive for each envelope that is gone, and is paid for in the same way. One that is found again in the store has
+not been deleted: if it still cannot be read, its row is damaged, and it is left out.
 """
 
 from abc import ABC, abstractmethod
@@ -172,6 +173,7 @@ class Interleaved(ABC):
     def __init__(self, stored: Source, archived: Source | None, order: Sequence[bool]) -> None:
         """Take what was found: see `take`."""
         self._pending: Raws | None = None
+        self._may_be_damaged = False
         self.take(stored, archived, order)
 
     def take(self, stored: Source, archived: Source | None, order: Sequence[bool]) -> None:
@@ -189,8 +191,8 @@ class Interleaved(ABC):
         self.at = self.stored_at = 0
 
     @abstractmethod
-    async def find_again(self) -> None:
-        """Take what is left, as it is found now: the next one has gone from the store."""
+    async def find_again(self) -> bool:
+        """Take what is left, as it is found now: the next one is not in the store. Return whether it is said to be."""
 
     async def read(self, count: int, max_bytes: int) -> Raws:
         """Read the next envelopes, `count` at most; see `store.interface.Page`."""
@@ -200,6 +202,16 @@ class Interleaved(ABC):
         while self.left and len(sizes) < count and (not sizes or total < max_bytes):
             raws = self._pending or await self._read_on(count - len(sizes), max_bytes - total)
             self._pending = None
+            if self._may_be_damaged:
+                self._may_be_damaged = False
+                if not raws.sizes[0]:
+                    sizes.append(0)
+                    self.at += 1
+                    self.stored_at += 1
+                    self.left -= 1
+                    rest = Raws(raws.body, raws.sizes[1:], raws.archived)
+                    self._pending = rest if rest.sizes else None
+                    continue
             if sizes and total + len(raws.body) > max_bytes:
                 # A source always reads at least one envelope. This one does not fit, so it waits for the next packet.
                 self._pending = raws
@@ -216,8 +228,8 @@ class Interleaved(ABC):
             if not raws.archived:
                 self.stored_at += len(there)
             if is_gone:
-                # It might be gone again when it is read. Each time, something was deleted in between, and is paid for.
-                await self.find_again()
+                # The next might be gone when it is read. Each time, something was deleted in between, and is paid for.
+                self._may_be_damaged = await self.find_again()
         return Raws(b"".join(bodies), sizes, archived)
 
     async def _read_on(self, count: int, max_bytes: int) -> Raws:
@@ -261,10 +273,12 @@ class MergedPage(Interleaved):
         """Where the next page begins, once all of this one was read; None if there is none."""
         return self._found.stored.end if self._found.end is None else self._found.end
 
-    async def find_again(self) -> None:
-        """Take what is left, as it is found now."""
-        self._found = found = await self._find_below(self._found.stored.above(self.stored_at), self.left)
+    async def find_again(self) -> bool:
+        """Take what is left, as it is found now; return whether the store is said to have the one that it has not."""
+        above = self._found.stored.above(self.stored_at)
+        self._found = found = await self._find_below(above, self.left)
         self.take(found.stored, found.archived, found.order)
+        return bool(found.order) and not found.order[0] and found.stored.above(0) == above
 
     async def read(self, count: int, max_bytes: int) -> Raws:
         """Read the next envelopes, `count` at most; see `store.interface.Page`."""

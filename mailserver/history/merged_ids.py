@@ -60,11 +60,13 @@ class FoundInBoth(Interleaved):
         self.items = found.items
         """The ids of all of them."""
 
-    async def find_again(self) -> None:
-        """Take what is left, as it is found now."""
+    async def find_again(self) -> bool:
+        """Take what is left, as it is found now; return whether the store is said to have the one that it has not."""
+        gone = self._left[self.at]
         found = await self._again(frozenset(self._left[self.at :]))
         self._left = found.items
         self.take(found.stored, found.archived, found.order)
+        return bool(found.order) and not found.order[0] and found.items[0] == gone
 
 
 class MergedIds:

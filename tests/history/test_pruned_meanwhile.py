@@ -1,5 +1,6 @@
 """mailserver.history.merged, merged_ids: what is pruned between search and reading is answered from the archive."""
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -188,10 +189,10 @@ def muids(envelopes: Sequence[NewEnvelope]) -> list[Muid]:
     return [envelope_muid(DEFAULT_NETWORK_TOPIC, decode_envelope(one.raw)) for one in envelopes]
 
 
-async def all_of(found: FoundEnvelopes) -> list[bytes]:
+async def all_of(found: FoundEnvelopes, at_once: int = 3) -> list[bytes]:
     envelopes: list[bytes] = []
     while found.left:
-        envelopes += (await found.read(3, EVERY_BYTE)).split()
+        envelopes += (await found.read(at_once, EVERY_BYTE)).split()
     return envelopes
 
 
@@ -269,3 +270,21 @@ async def test_days_that_are_dropped_before_they_are_read_are_answered_from_the_
 
         assert [each.envelopes for each in deleted] == [3, 3, 3, 3]  # each day is dropped by itself
         assert found + await read_all(page, 4) == raws(everything[::-1])
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+async def test_rows_that_are_damaged_are_left_out_and_hold_up_nothing(
+    engine: Engine, tmp_path: Path, at_once: int
+) -> None:
+    everything = several(12)
+    sound = [one for number, one in enumerate(everything, 1) if number not in {1, 5, 8, 9, 12}]
+
+    async with both(engine, tmp_path, everything, everything[:3]) as sources:
+        await sources.ids.find(muids(everything[:1]))  # all are indexed
+        engine.change("UPDATE envelopes SET raw = '' WHERE seq IN (1, 5, 8, 9, 12)")
+        page = await sources.history.find(EVERYTHING, 100)
+        found = await sources.ids.find(muids(everything))
+        async with asyncio.timeout(10):
+            assert await read_all(page, at_once) == raws(sound[::-1])
+            assert await all_of(found, at_once) == raws(sound)
+        assert page.end is None
