@@ -29,6 +29,7 @@ from mailserver.data_dir.folder import DataDirInUse
 from mailserver.data_dir.own_store import follow_own_store
 from mailserver.errors import StartupError
 from mailserver.feed_socket.client import FeedClient
+from mailserver.feed_socket.frames import Role
 from mailserver.files import open_descriptor, read_holder, try_lock, write_holder
 from mailserver.live.intake import Clock
 from mailserver.metrics.communities import communities_registry
@@ -85,7 +86,7 @@ async def serve_communities(
     folder = config.data_dir / COMMUNITIES_FOLDER
     with _locked(folder):
         log.info("starting communities version=%s python=%s", __version__, platform.python_version())
-        feed = FeedClient(config.data_dir, posts_only=True)
+        feed = FeedClient(config.data_dir, role=Role.COMMUNITIES)
         async with (
             TorrentProcess(config.torrents) as torrents,
             follow_own_store(config.data_dir, config.network_topic, config.store) as arrivals,

@@ -22,11 +22,12 @@ from mailserver.feed_socket.frames import (
     Frame,
     FrameReader,
     Hello,
+    Join,
     Missed,
     Post,
-    PostsOnly,
     Refusal,
     Refused,
+    Role,
     Stored,
     Terms,
 )
@@ -83,17 +84,17 @@ class FeedClient:
     """
 
     def __init__(
-        self, data_dir: Path, *, posts_only: bool = False, on_change: Callable[[], None] = lambda: None
+        self, data_dir: Path, *, role: Role = Role.GATEWAY, on_change: Callable[[], None] = lambda: None
     ) -> None:
         """Connect to the daemon of a data directory.
 
         Args:
-            posts_only: say so: the daemon sends nothing live, and does not take us for a gateway.
+            role: what we are. Only a gateway is sent what is live.
             on_change: called when `terms` has changed.
         """
         self.terms: Terms | None = None
         self._path = data_dir / FEED_FILE
-        self._posts_only = posts_only
+        self._role = role
         self._on_change = on_change
         self._pipe: Pipe | None = None  # once it has said HELLO
         self._problem = ""  # that was logged last
@@ -201,8 +202,7 @@ class FeedClient:
                 await self._taken.wait()
 
     def _on_connected(self, pipe: Pipe) -> None:
-        if self._posts_only:
-            pipe.write([PostsOnly().encode()])
+        pipe.write([Join(self._role).encode()])
         self._pipe = pipe
         self._problem = ""
         log.info("feed connected socket=%s", self._path)

@@ -10,13 +10,10 @@ HELLO first, and again whenever its terms have changed:
     STORED     request id (8): the envelope that was posted under it is on disk
     REFUSED    request id (8), why (1)
 
-The gateway says nothing but
+The gateway says JOIN first, once, and then nothing but POST. So does the service for communities:
 
+    JOIN       as what (1): 0 a gateway, which is sent what is live; 1 the service for communities, which only posts
     POST       request id (8), the envelope (the rest)
-
-The service for communities is served as a gateway is, but says first what it is. Nothing live is sent to it afterwards:
-
-    POSTS_ONLY (nothing)
 """
 
 import math
@@ -55,7 +52,14 @@ class Kind(IntEnum):
     STORED = 0x03
     REFUSED = 0x04
     POST = 0x10
-    POSTS_ONLY = 0x11
+    JOIN = 0x11
+
+
+class Role(Enum):
+    """As what the other side joins."""
+
+    GATEWAY = 0
+    COMMUNITIES = 1
 
 
 class Refusal(Enum):
@@ -185,15 +189,17 @@ class Post:
 
 
 @dataclass(frozen=True, slots=True)
-class PostsOnly:
-    """The other side is no gateway: it posts, and wants nothing live."""
+class Join:
+    """What the other side is."""
+
+    role: Role
 
     def encode(self) -> bytes:
         """The frame."""
-        return encode_frame(Kind.POSTS_ONLY)
+        return encode_frame(Kind.JOIN, bytes([self.role.value]))
 
 
-Frame = Hello | Envelopes | Missed | Stored | Refused | Post | PostsOnly
+Frame = Hello | Envelopes | Missed | Stored | Refused | Post | Join
 
 _HEAD = struct.Struct(">I B")
 _LENGTH = struct.Struct(">I")
@@ -210,7 +216,7 @@ MAX_BODY_BYTES = {
     Kind.STORED: _NUMBER.size,
     Kind.REFUSED: _REFUSED.size,
     Kind.POST: _NUMBER.size + MAX_ENVELOPE_BYTES,
-    Kind.POSTS_ONLY: 0,
+    Kind.JOIN: 1,
 }
 """The longest body of each kind."""
 
@@ -363,9 +369,13 @@ def _decode_post(body: bytes) -> Post:
     return Post(_number(body[: _NUMBER.size]), body[_NUMBER.size :])
 
 
-def _decode_posts_only(body: bytes) -> PostsOnly:
-    assert not body, "MAX_BODY_BYTES says so"
-    return PostsOnly()
+def _decode_join(body: bytes) -> Join:
+    if not body:
+        raise DecodeError("JOIN is truncated", got=0)
+    try:
+        return Join(Role(int.from_bytes(body)))
+    except ValueError as error:
+        raise DecodeError("role of who joins is unknown", got=int.from_bytes(body)) from error
 
 
 _DECODERS: dict[Kind, Callable[[bytes], Frame]] = {
@@ -375,7 +385,7 @@ _DECODERS: dict[Kind, Callable[[bytes], Frame]] = {
     Kind.STORED: _decode_stored,
     Kind.REFUSED: _decode_refused,
     Kind.POST: _decode_post,
-    Kind.POSTS_ONLY: _decode_posts_only,
+    Kind.JOIN: _decode_join,
 }
 
 OF_DAEMON: dict[int, FrameKind[Frame]] = {
@@ -383,6 +393,6 @@ OF_DAEMON: dict[int, FrameKind[Frame]] = {
     for kind in (Kind.HELLO, Kind.ENVELOPES, Kind.MISSED, Kind.STORED, Kind.REFUSED)
 }
 OF_GATEWAY: dict[int, FrameKind[Frame]] = {
-    kind: FrameKind(MAX_BODY_BYTES[kind], _DECODERS[kind]) for kind in (Kind.POST, Kind.POSTS_ONLY)
+    kind: FrameKind(MAX_BODY_BYTES[kind], _DECODERS[kind]) for kind in (Kind.JOIN, Kind.POST)
 }
 """Which frames each side sends."""

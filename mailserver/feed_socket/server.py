@@ -8,7 +8,7 @@ import asyncio
 import logging
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +22,12 @@ from mailserver.feed_socket.frames import (
     Frame,
     FrameReader,
     Hello,
+    Join,
     Missed,
     Post,
-    PostsOnly,
     Refusal,
     Refused,
+    Role,
     Stored,
     Terms,
     cut_batches,
@@ -60,10 +61,6 @@ BURST_S = 2.0
 
 TERMS_INTERVAL_S = 1.0
 """How often is looked whether the terms have changed. Envelopes that meet the former ones are taken for 10 s."""
-
-SAYS_WHAT_IT_IS_S = 2.0
-"""After so long, what has not said that it is none counts as a gateway. Were it counted before, the service for
-communities would, for a moment, and the alert on gateways that have gone looks at the most of 6 hours."""
 
 STOP_TIMEOUT_S = 2.0
 """How long gateways have to receive the answers to what they have posted."""
@@ -134,24 +131,24 @@ class FeedServer:
                 log.warning("gateway refused pid=%d gateways=%d", _pid_of(pipe), len(self._serving))
             pipe.abort()
         else:
-            gateway = _Gateway(pipe, self._services, self._on_known)
+            gateway = _Gateway(pipe, self._services, self._on_joined)
             task = asyncio.create_task(self._serve(gateway), name="gateway")
             self._serving[task] = gateway
             task.add_done_callback(self._on_served)
 
-    def _on_known(self, gateway: "_Gateway") -> None:
+    def _on_joined(self, gateway: "_Gateway") -> None:
         count = self._count()
-        if gateway.is_gateway:
+        if gateway.role is Role.GATEWAY:
             log.info("gateway connected pid=%d gateways=%d", gateway.pid, count)
         else:
             log.info("communities connected pid=%d", gateway.pid)
 
     def _count(self) -> int:
         """Say how many of each are connected; return how many gateways."""
-        known = [each.is_gateway for each in self._serving.values()]
-        self._services.metrics.gateways.set(known.count(True))
-        self._services.metrics.communities.set(known.count(False))
-        return known.count(True)
+        roles = [each.role for each in self._serving.values()]
+        self._services.metrics.gateways.set(roles.count(Role.GATEWAY))
+        self._services.metrics.communities.set(roles.count(Role.COMMUNITIES))
+        return roles.count(Role.GATEWAY)
 
     def _on_served(self, task: asyncio.Task[None]) -> None:
         gateway = self._serving.pop(task)
@@ -166,7 +163,7 @@ class FeedServer:
         except* _Gone as group:
             gone = group.exceptions[0]
             assert isinstance(gone, _Gone)  # its tasks are in one TaskGroup
-            if gateway.is_gateway is False:
+            if gateway.role is Role.COMMUNITIES:
                 log.log(gone.level, "communities gone pid=%d cause=%s", gateway.pid, gone.cause)
             else:
                 log.log(gone.level, "gateway gone pid=%d cause=%s", gateway.pid, gone.cause)
@@ -177,12 +174,12 @@ class FeedServer:
 class _Gateway:
     """One connected gateway, or the service for communities.
 
-    `pid`: its process; 0 if that is in another container. `is_gateway`: None while that is not known.
+    `pid`: its process; 0 if that is in another container. `role`: as what it has joined; None before that.
     """
 
-    def __init__(self, pipe: Pipe, services: FeedServices, on_known: "Callable[[_Gateway], None]") -> None:
-        self.is_gateway: bool | None = None
-        self._on_known = on_known
+    def __init__(self, pipe: Pipe, services: FeedServices, on_joined: "Callable[[_Gateway], None]") -> None:
+        self.role: Role | None = None
+        self._on_joined = on_joined
         self.pid = _pid_of(pipe)
         self._pipe = pipe
         self._services = services
@@ -191,6 +188,7 @@ class _Gateway:
         self._told = (self._left_out.times, self._left_out.envelopes)
         self._announced = services.terms()
         self._stopped = False
+        self._feeding: list[asyncio.Task[None]] = []
         self._posts = self._posted_bytes = 0  # that wait for their answers
         self._answered = asyncio.Event()
         now = asyncio.get_running_loop().time()
@@ -217,11 +215,9 @@ class _Gateway:
         """
         self._send(Hello(self._announced))
         async with asyncio.TaskGroup() as tasks:
-            feeding = [tasks.create_task(work) for work in (self._send_feed(), self._tell_left_out())]
-            others = [tasks.create_task(work) for work in (self._announce(), self._notice_end(), self._wait_for_what())]
-            others += feeding
-            await self._take_posts(tasks, feeding)
-            for task in others:
+            others = [tasks.create_task(work) for work in (self._announce(), self._notice_end())]
+            await self._take_frames(tasks)
+            for task in (*others, *self._feeding):
                 task.cancel()
             # Those that store what was posted end by themselves.
         await self._pipe.finish()
@@ -268,22 +264,16 @@ class _Gateway:
         await self._pipe.closed()
         raise _Gone("it hung up", logging.INFO)
 
-    async def _wait_for_what(self) -> None:
-        """Wait until it may be taken for a gateway."""
-        await asyncio.sleep(SAYS_WHAT_IT_IS_S)
-        if self.is_gateway is None:
-            self._know(is_gateway=True)
+    def _join(self, role: Role, tasks: asyncio.TaskGroup) -> None:
+        if self.role is not None:
+            raise _Gone("it has joined twice")
+        self.role = role
+        if role is Role.GATEWAY:
+            self._feeding = [tasks.create_task(work) for work in (self._send_feed(), self._tell_left_out())]
+        self._on_joined(self)
 
-    def _know(self, *, is_gateway: bool) -> None:
-        self.is_gateway = is_gateway
-        self._on_known(self)
-
-    async def _take_posts(self, tasks: asyncio.TaskGroup, feeding: Sequence[asyncio.Task[None]]) -> None:
-        """Take what the gateway posts until `stop` is called.
-
-        Args:
-            feeding: send what is live, or say what is left out, as long as that is wanted.
-        """
+    async def _take_frames(self, tasks: asyncio.TaskGroup) -> None:
+        """Take what the other side says until `stop` is called: as what it joins, and then what it posts."""
         frames = FrameReader(OF_GATEWAY)
         while not self._stopped:
             data = await self._pipe.read()
@@ -295,19 +285,18 @@ class _Gateway:
                 said = frames.receive_data(data)
             except DecodeError as error:
                 raise _Gone(str(error)) from error
-            for post in said:
-                if isinstance(post, PostsOnly):
-                    for task in feeding:
-                        task.cancel()
-                    if self.is_gateway is not False:
-                        self._know(is_gateway=False)
+            for frame in said:
+                if isinstance(frame, Join):
+                    self._join(frame.role, tasks)
                     continue
-                assert isinstance(post, Post)
-                if not await self._may_take(len(post.raw)):
+                assert isinstance(frame, Post)
+                if self.role is None:
+                    raise _Gone("it has not said what it is")
+                if not await self._may_take(len(frame.raw)):
                     return
                 self._posts += 1
-                self._posted_bytes += len(post.raw)
-                tasks.create_task(self._take(post))
+                self._posted_bytes += len(frame.raw)
+                tasks.create_task(self._take(frame))
 
     async def _may_take(self, size: int) -> bool:
         """Wait until an envelope of this length may be taken; return False after `stop`."""

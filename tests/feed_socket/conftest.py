@@ -5,16 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.feed_socket import server
 from tests.feed_socket.worlds import World, running_world
 from tests.loops import on_both_loops_in
 
 pytest_asyncio_loop_factories = on_both_loops_in("test_client.py", "test_server.py", "test_server_stop.py")
-
-
-@pytest.fixture(autouse=True)
-def gateways_count_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "SAYS_WHAT_IT_IS_S", 0.0)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from mailserver.feed_socket.frames import (
     Hello,
     Missed,
     Refusal,
+    Role,
     Stored,
     Terms,
 )
@@ -62,8 +63,8 @@ async def joined(world: World) -> FeedClient:
 # Batches and gaps
 
 
-async def test_client_that_only_posts_says_so_on_each_connection(world: World) -> None:
-    client = world.client(FeedClient(world.folder, posts_only=True))
+async def test_client_says_what_it_is_on_each_connection(world: World) -> None:
+    client = world.client(FeedClient(world.folder, role=Role.COMMUNITIES))
 
     for _ in range(2):
         await until(lambda: count_of(world.metrics.communities) == 1)

@@ -19,12 +19,13 @@ from mailserver.feed_socket.frames import (
     FrameKind,
     FrameReader,
     Hello,
+    Join,
     Kind,
     Missed,
     Post,
-    PostsOnly,
     Refusal,
     Refused,
+    Role,
     Stored,
     Terms,
     cut_batches,
@@ -59,7 +60,7 @@ def longest(kind: Kind) -> Frame:
         Kind.MISSED: Missed(1),
         Kind.STORED: Stored(2),
         Kind.REFUSED: Refused(3, Refusal.LOW_POW),
-        Kind.POSTS_ONLY: PostsOnly(),
+        Kind.JOIN: Join(Role.COMMUNITIES),
     }
     return others[kind]
 
@@ -77,7 +78,7 @@ FRAMES: list[Frame] = [
     *(Refused(number, refusal) for number, refusal in enumerate(Refusal)),
     Post(7, b"raw"),
     Post(MAX_NUMBER, b""),
-    PostsOnly(),
+    *map(Join, Role),
 ]
 
 

@@ -16,11 +16,12 @@ from mailserver.feed_socket.frames import (
     Envelopes,
     FeedEnvelope,
     Hello,
+    Join,
     Missed,
     Post,
-    PostsOnly,
     Refusal,
     Refused,
+    Role,
     Stored,
     Terms,
 )
@@ -64,6 +65,7 @@ async def test_gateway_gets_what_is_published_once_it_is_connected_in_order(worl
 
 async def test_nothing_is_left_out_between_the_connection_and_hello(world: World) -> None:
     gateway = await world.connect()
+    await gateway.say(Join(Role.GATEWAY))  # before HELLO was heard
     await until(lambda: count_of(world.metrics.gateways) == 1)
     published = world.publish(3)
 
@@ -204,7 +206,7 @@ async def test_posted_envelope_is_on_disk_before_the_answer_and_comes_by_the_fee
     envelope = make_envelope(1)
 
     with world.disk_busy():
-        await poster.post(Post(7, envelope.raw))
+        await poster.say(Post(7, envelope.raw))
         assert await other.hear_envelopes(1) == [envelope.raw]
         assert await poster.hear_envelopes(1) == [envelope.raw]
         await turns(20)
@@ -221,9 +223,9 @@ async def test_envelope_that_is_there_already_is_confirmed_and_not_published_aga
     gateway = await world.join()
     raw = make_envelope(1).raw
 
-    await gateway.post(Post(1, raw))
+    await gateway.say(Post(1, raw))
     assert [await gateway.hear_envelopes(1), await gateway.hear()] == [[raw], Stored(1)]
-    await gateway.post(Post(2, raw))
+    await gateway.say(Post(2, raw))
 
     assert await gateway.hear() == Stored(2)
 
@@ -250,7 +252,7 @@ async def test_envelope_that_no_node_would_take_is_refused(
     async with running_world(tmp_path, requirements=REQUIREMENTS) as world:
         gateway = await world.join()
 
-        await gateway.post(Post(9, envelope.raw))
+        await gateway.say(Post(9, envelope.raw))
 
         assert await gateway.hear() == Refused(9, refusal)
         assert not world.is_stored(envelope)
@@ -261,7 +263,7 @@ async def test_envelope_that_no_node_would_take_is_refused(
 async def test_bytes_that_are_no_envelope_are_refused(world: World, raw: bytes) -> None:
     gateway = await world.join()
 
-    await gateway.post(Post(1, raw), Post(2, make_envelope(2).raw))
+    await gateway.say(Post(1, raw), Post(2, make_envelope(2).raw))
 
     answers = {frame for frame in [await gateway.hear() for _ in range(3)] if not isinstance(frame, Envelopes)}
     assert answers == {Refused(1, Refusal.MALFORMED), Stored(2)}
@@ -273,10 +275,10 @@ async def test_envelope_that_cannot_be_stored_is_refused_and_stored_when_it_come
     envelope = make_envelope(1)
 
     with world.disk_full():
-        await gateway.post(Post(1, envelope.raw))
+        await gateway.say(Post(1, envelope.raw))
         assert await gateway.hear_envelopes(1) == [envelope.raw]
         assert await gateway.hear() == Refused(1, Refusal.STORE_UNAVAILABLE)
-    await gateway.post(Post(2, envelope.raw))
+    await gateway.say(Post(2, envelope.raw))
 
     assert await gateway.hear() == Stored(2)
     assert world.is_stored(envelope)
@@ -288,7 +290,7 @@ async def test_longest_envelope_can_be_posted_and_comes_by_the_feed(world: World
     longest = make_envelope(1, data_bytes=MAX_ENVELOPE_BYTES - 20)
     assert len(longest.raw) == MAX_ENVELOPE_BYTES
 
-    posting = asyncio.create_task(gateway.post(Post(1, longest.raw)))
+    posting = asyncio.create_task(gateway.say(Post(1, longest.raw)))
 
     assert await gateway.hear_envelopes(1) == [longest.raw]
     assert await gateway.hear() == Stored(1)
@@ -300,7 +302,7 @@ async def test_no_more_posts_are_taken_at_once_than_may_be(world: World) -> None
     posts = [Post(number, make_envelope(number).raw) for number in range(3 * MAX_POSTS_AT_ONCE)]
 
     with world.disk_busy():
-        await gateway.post(*posts)
+        await gateway.say(*posts)
         await until(lambda: world.feed.end == MAX_POSTS_AT_ONCE)
         await turns(50)
         assert world.feed.end == MAX_POSTS_AT_ONCE
@@ -315,7 +317,7 @@ async def test_no_more_bytes_are_taken_at_once_than_may_be(world: World) -> None
     posts = [Post(number, make_envelope(number, data_bytes=900_000).raw) for number in range(4)]
 
     with world.disk_busy():
-        posting = asyncio.create_task(gateway.post(*posts))
+        posting = asyncio.create_task(gateway.say(*posts))
         raws = await gateway.hear_envelopes(3)  # the third reaches the bound
         await turns(50)
         assert world.feed.end == 3
@@ -331,7 +333,7 @@ async def test_gateway_that_posts_too_fast_is_slowed_down(world: World, monkeypa
     gateway = await world.join()
     began = time.monotonic()
 
-    await gateway.post(*(Post(number, b"") for number in range(80)))
+    await gateway.say(*(Post(number, b"") for number in range(80)))
     answers = [await gateway.hear() for _ in range(80)]
 
     assert answers == [Refused(number, Refusal.MALFORMED) for number in range(80)]
@@ -344,7 +346,7 @@ async def test_bytes_count_for_the_rate_too(world: World, monkeypatch: pytest.Mo
     gateway = await world.join()
     began = time.monotonic()
 
-    posting = asyncio.create_task(gateway.post(*(Post(number, bytes(20_000)) for number in range(4))))
+    posting = asyncio.create_task(gateway.say(*(Post(number, bytes(20_000)) for number in range(4))))
     answers = [await gateway.hear() for _ in range(4)]
 
     assert answers == [Refused(number, Refusal.MALFORMED) for number in range(4)]
@@ -354,9 +356,9 @@ async def test_bytes_count_for_the_rate_too(world: World, monkeypatch: pytest.Mo
 
 async def test_flood_of_one_gateway_leaves_the_others_alone(world: World) -> None:
     flooder, other = await world.join(), await world.join()
-    flooding = asyncio.create_task(flooder.post(*(Post(number, b"x" * 50) for number in range(100_000))))
+    flooding = asyncio.create_task(flooder.say(*(Post(number, b"x" * 50) for number in range(100_000))))
 
-    await other.post(Post(1, make_envelope(1).raw))
+    await other.say(Post(1, make_envelope(1).raw))
     envelopes, answer = await other.hear(), await other.hear()
 
     assert (type(envelopes), answer) == (Envelopes, Stored(1))
@@ -379,7 +381,7 @@ async def test_gateway_that_says_what_is_no_frame_is_dropped(
 ) -> None:
     gateway, other = await world.join(), await world.join()
 
-    await gateway.post(Post(1, make_envelope(1).raw))
+    await gateway.say(Post(1, make_envelope(1).raw))
     await gateway.write(garbage)
     await gateway.hear_all()
 
@@ -387,7 +389,7 @@ async def test_gateway_that_says_what_is_no_frame_is_dropped(
     (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "gateway gone" in line.getMessage()
     assert "cause=frame is" in line.getMessage()
-    await other.post(Post(2, b""))
+    await other.say(Post(2, b""))
     while (frame := await other.hear()) != Refused(2, Refusal.MALFORMED):
         assert isinstance(frame, Envelopes)
 
@@ -428,19 +430,16 @@ async def test_gateway_that_comes_and_goes_is_logged_with_its_process(
     assert caplog.messages == [f"gateway connected pid={pid} gateways=1", f"gateway gone pid={pid} cause=it hung up"]
 
 
-async def test_who_posts_only_is_never_a_gateway_and_gets_nothing_live(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_service_for_communities_is_never_a_gateway_and_gets_nothing_live(
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server_module, "SAYS_WHAT_IT_IS_S", 60.0)
     caplog.set_level(logging.INFO, server_module.__name__)
-    service = await world.join()
-    assert count_of(world.metrics.gateways) == count_of(world.metrics.communities) == 0
+    service = await world.join(Role.COMMUNITIES)
 
-    await service.post(PostsOnly())
     await until(lambda: count_of(world.metrics.communities) == 1)
     world.publish(3)
     envelope = make_envelope(9)
-    await service.post(Post(1, envelope.raw))
+    await service.say(Post(1, envelope.raw))
 
     assert await service.hear() == Stored(1)  # and no envelopes, which would have come before
     assert world.is_stored(envelope)
@@ -451,18 +450,38 @@ async def test_who_posts_only_is_never_a_gateway_and_gets_nothing_live(
     assert caplog.messages == [f"communities connected pid={pid}", f"communities gone pid={pid} cause=it hung up"]
 
 
-async def test_who_says_nothing_is_a_gateway_after_a_while_and_not_before(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "SAYS_WHAT_IT_IS_S", 0.2)
-    gateway = await world.join()
-    assert count_of(world.metrics.gateways) == 0
-
+async def test_who_has_not_said_what_it_is_gets_nothing_live_and_what_came_meanwhile_afterwards(world: World) -> None:
+    gateway = await world.connect()
+    assert isinstance(await gateway.hear(), Hello)
+    published = world.publish(3)
+    other = await world.join()
     await until(lambda: count_of(world.metrics.gateways) == 1)
-    await gateway.post(PostsOnly())  # late, as from a process that hung
-    await until(lambda: count_of(world.metrics.communities) == 1)
+    assert gateway.hears_nothing()
 
-    assert count_of(world.metrics.gateways) == 0
+    await gateway.say(Join(Role.GATEWAY))
+
+    assert await gateway.hear_envelopes(3) == published
+    assert count_of(world.metrics.gateways) == 2
+    other.end.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ((Post(1, b"raw"),), "it has not said what it is"),
+        ((Join(Role.GATEWAY), Join(Role.COMMUNITIES)), "it has joined twice"),
+    ],
+)
+async def test_who_does_not_say_once_what_it_is_is_dropped(
+    world: World, caplog: pytest.LogCaptureFixture, said: tuple[Post | Join, ...], cause: str
+) -> None:
+    gateway = await world.connect()
+    assert isinstance(await gateway.hear(), Hello)
+
+    await gateway.say(*said)
+
+    assert await gateway.hear() is None
+    assert f"cause={cause}" in caplog.text
 
 
 async def test_what_a_gateway_has_posted_before_it_died_hurts_nobody(world: World) -> None:
@@ -470,11 +489,11 @@ async def test_what_a_gateway_has_posted_before_it_died_hurts_nobody(world: Worl
     envelope = make_envelope(1)
 
     with world.disk_busy():
-        await gateway.post(Post(1, envelope.raw))
+        await gateway.say(Post(1, envelope.raw))
         assert await other.hear_envelopes(1) == [envelope.raw]
         gateway.end.close()
         await until(lambda: count_of(world.metrics.gateways) == 1)
-    await other.post(Post(2, envelope.raw))
+    await other.say(Post(2, envelope.raw))
 
     assert await other.hear() == Stored(2)
     assert world.is_stored(envelope)

@@ -59,11 +59,11 @@ async def test_what_was_posted_is_stored_and_answered_before_the_end(world: Worl
     envelope = make_envelope(1)
 
     with world.disk_busy():
-        await gateway.post(Post(1, envelope.raw))
+        await gateway.say(Post(1, envelope.raw))
         await until(lambda: world.feed.end == 1)
         stopping = asyncio.create_task(world.stop())
         await turns(20)
-        await gateway.post(Post(2, make_envelope(2).raw))  # too late
+        await gateway.say(Post(2, make_envelope(2).raw))  # too late
 
     frames = await gateway.hear_all()
     gateway.end.close()
@@ -95,7 +95,7 @@ async def test_posts_that_the_disk_does_not_take_do_not_hold_the_stop_up(
     gateway = await world.join()
 
     with world.disk_busy():
-        await gateway.post(*(Post(number, make_envelope(number).raw) for number in range(100)))
+        await gateway.say(*(Post(number, make_envelope(number).raw) for number in range(100)))
         await until(lambda: world.feed.end > 0)
         await world.stop()
 

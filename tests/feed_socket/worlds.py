@@ -16,8 +16,9 @@ from mailserver.feed_socket.frames import (
     Frame,
     FrameReader,
     Hello,
+    Join,
     Post,
-    PostsOnly,
+    Role,
     Terms,
 )
 from mailserver.feed_socket.server import FeedServer, FeedServices
@@ -49,8 +50,8 @@ class RawGateway:
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.get_running_loop().sock_sendall(self.end, data)
 
-    async def post(self, *posts: Post | PostsOnly) -> None:
-        await self.write(b"".join(post.encode() for post in posts))
+    async def say(self, *frames: Post | Join) -> None:
+        await self.write(b"".join(frame.encode() for frame in frames))
 
     async def hear(self) -> Frame | None:
         """The next frame; None at the end."""
@@ -136,10 +137,11 @@ class World:
         self.gateways.append(RawGateway(end))
         return self.gateways[-1]
 
-    async def join(self) -> RawGateway:
-        """Connect, and hear HELLO."""
+    async def join(self, role: Role = Role.GATEWAY) -> RawGateway:
+        """Connect, hear HELLO, and say what we are."""
         gateway = await self.connect()
         assert isinstance(await gateway.hear(), Hello)
+        await gateway.say(Join(role))
         return gateway
 
     def client(self, client: FeedClient | None = None) -> FeedClient:

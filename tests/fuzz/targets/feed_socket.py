@@ -13,10 +13,12 @@ from mailserver.feed_socket.frames import (
     FrameKind,
     FrameReader,
     Hello,
+    Join,
     Missed,
     Post,
     Refusal,
     Refused,
+    Role,
     Stored,
     Terms,
 )
@@ -65,7 +67,7 @@ def frames_seeds() -> Iterator[bytes]:
     for frame in of_daemon:
         yield b"\0\x05" + frame.encode()
     yield b"\0\xff" + b"".join(frame.encode() for frame in of_daemon)
-    yield b"\1\x05" + Post(1, first.raw).encode() + Post(2, b"").encode()
+    yield b"\1\x05" + Join(Role.GATEWAY).encode() + Post(1, first.raw).encode() + Post(2, b"").encode()
     yield b"\2\x05" + Envelopes((first,)).encode() + Stored(2).encode() + NotStored(3, "the disk is full").encode()
     rows = tuple(NewEnvelope(20, 10, NEWS, each.hash, each.raw) for each in (first, second))
     yield b"\3\x05" + Put(1, 7, True, rows).encode() + Put(2, 0, False, ()).encode() + Index(3, 9).encode()
