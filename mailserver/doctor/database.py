@@ -33,20 +33,20 @@ def check_database(config: Config) -> list[Finding]:
         return []
     if find_spec("asyncpg") is None:
         return [problem(_CHECK, "asyncpg is not installed", "pip install 'waku-mailserver[postgres]'")]
-    return _look(config.store, config.data_dir, has_followers=config.feed_socket)
+    return _look(config)
 
 
-def _look(url: str, data_dir: Path, *, has_followers: bool) -> list[Finding]:
+def _look(config: Config) -> list[Finding]:
     from mailserver.store.postgres.inspection import inspect  # noqa: PLC0415 - asyncpg is in an extra
 
     try:
-        facts = asyncio.run(inspect(url))
+        facts = asyncio.run(inspect(config.store))
     except StoreError as error:
         return [problem(_CHECK, str(error), "start it, or correct --store, or the password in ~/.pgpass")]
-    return _judged(facts, data_dir, has_followers=has_followers)
+    return _judged(facts, config)
 
 
-def _judged(facts: "DatabaseFacts", data_dir: Path, *, has_followers: bool) -> list[Finding]:
+def _judged(facts: "DatabaseFacts", config: Config) -> list[Finding]:
     from mailserver.store.postgres.connections import CONNECTIONS  # noqa: PLC0415 - asyncpg is in an extra
 
     name = f"PostgreSQL {facts.version}"
@@ -58,14 +58,16 @@ def _judged(facts: "DatabaseFacts", data_dir: Path, *, has_followers: bool) -> l
         return [problem(_CHECK, f"{name} has no schema of that name", "create it, or leave search_path out of --store")]
     what = "has a store" if facts.has_store else "has no store yet, which is made at the first start"
     findings = [ok(_CHECK, f"{name} {what}, in schema {facts.schema}")]
-    findings += _gone_back(facts.state, data_dir)
+    findings += _gone_back(facts.state, config.data_dir)
     if not facts.is_durable:
         text = "it does not keep what it confirms through a power cut: fsync or full_page_writes is off"
         findings.append(problem("database disk", text, "switch both on"))
-    needed = CONNECTIONS + (FOLLOWERS * READERS if has_followers else 0)
+    of_workers = CONNECTIONS * config.workers
+    needed = of_workers + (FOLLOWERS * READERS if config.feed_socket else 0)
     if facts.free_connections < needed:
-        text = f"it takes {facts.free_connections} more connections, and a mailserver uses {CONNECTIONS}"
-        if has_followers:
+        who = "a mailserver uses" if config.workers == 1 else f"{config.workers} workers use"
+        text = f"it takes {facts.free_connections} more connections, and {who} {of_workers}"
+        if config.feed_socket:
             text += f", and a gateway and communities {READERS} each"
         findings.append(warning("connections", text, "raise max_connections, unless all of them are running"))
     return findings

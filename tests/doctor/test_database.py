@@ -81,6 +81,18 @@ def test_connections_of_a_gateway_and_communities_are_counted_where_there_may_be
     assert beside["connections"].text.endswith(f"a mailserver uses {free - 3}, and a gateway and communities 2 each")
 
 
+def test_connections_of_all_workers_are_counted(durable: Server) -> None:
+    url = durable.url(new_schema(durable))
+    free = asyncio.run(inspection.inspect(url)).free_connections
+    workers = free // connections.CONNECTIONS
+
+    enough, too_few = found(Config(store=url, workers=workers)), found(Config(store=url, workers=workers + 1))
+
+    assert "connections" not in enough
+    uses = (workers + 1) * connections.CONNECTIONS
+    assert too_few["connections"].text.endswith(f" more connections, and {workers + 1} workers use {uses}")
+
+
 async def test_connections_of_other_users_are_counted_by_one_who_may_not_look_at_them(durable: Server) -> None:
     own = new_schema(durable)
     durable.sql(f"CREATE ROLE plain LOGIN; GRANT ALL ON SCHEMA {own} TO plain")
