@@ -70,11 +70,11 @@ class StoreService:
         answer = await self._find(peer, asked.request_id, query)
         seconds = loop.time() - began
         self._metrics.query_delay.observe(seconds)
-        self._metrics.query_messages.inc(len(answer.messages))
+        self._metrics.query_messages.inc(len(answer.encoded))
         log.info(
             "store query code=%d messages=%d hashes=%d topics=%d forward=%s cursor=%s data=%s ms=%.1f",
             answer.status_code,
-            len(answer.messages),
+            len(answer.encoded),
             len(query.message_hashes) + len(query.muids),
             len(query.content_topics),
             query.is_forward,
@@ -101,8 +101,9 @@ class StoreService:
         except (StoreError, TimeoutError) as error:
             log.error("store query failed error=%r", str(error) or type(error).__name__)
             return _UNAVAILABLE.answer(request_id)
-        entries = tuple(page.entries)
-        return StoreQueryResponse(request_id, StoreStatus.OK, StoreStatus.OK.text, entries, page.cursor)
+        encoded = tuple(entry.encode() for entry in page.entries)
+        status = StoreStatus.OK
+        return StoreQueryResponse(request_id, status, status.text, pagination_cursor=page.cursor, encoded=encoded)
 
     def _charge(self, host: str, work: int) -> None:
         self._rates.charge(work, host, asyncio.get_running_loop().time())

@@ -19,6 +19,7 @@ for. A field of its own for the MUIDs of a request would be ignored there, and a
 
 from dataclasses import dataclass
 
+from mailserver.codec import varint
 from mailserver.codec.protobuf import unzigzag, write_bytes, write_number, zigzag
 from mailserver.errors import DecodeError
 from mailserver.ids.muid import MAX_MUID_BYTES, Muid, check_muid
@@ -174,18 +175,12 @@ class WakuMessageKeyValue:
 
     def encode(self) -> bytes:
         """The protobuf form."""
-        if self.message is None or self.pubsub_topic is None:
-            return write_bytes(1, self.message_hash) + self.encode_muid()
-        return encode_key_value(self.message_hash, self.message.encode(), self.pubsub_topic) + self.encode_muid()
-
-    def encode_muid(self) -> bytes:
-        """The field that has the MUID; nothing, if there is none."""
-        return b"" if self.muid is None else write_bytes(_MUIDS, self.muid)
-
-
-def encode_key_value(message_hash: MessageHash, message: bytes, pubsub_topic: str) -> bytes:
-    """A WakuMessageKeyValue, from a message that is encoded already."""
-    return write_bytes(1, message_hash) + write_bytes(2, message) + write_text(3, pubsub_topic)
+        parts = [write_bytes(1, self.message_hash)]
+        if self.message is not None and self.pubsub_topic is not None:
+            parts += [write_bytes(2, self.message.encode()), write_text(3, self.pubsub_topic)]
+        if self.muid is not None:
+            parts.append(write_bytes(_MUIDS, self.muid))
+        return b"".join(parts)
 
 
 def decode_key_value(packet: bytes) -> WakuMessageKeyValue:
@@ -205,20 +200,29 @@ def decode_key_value(packet: bytes) -> WakuMessageKeyValue:
     return WakuMessageKeyValue(MessageHash(message_hash), decode_message(message), pubsub_topic, muid)
 
 
+_MESSAGES_TAG = write_bytes(20, b"")[:-1]
+"""What stands before the length of each message of a response."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreQueryResponse:
-    """A page, the oldest message first; or why there is none. `pagination_cursor`: where the next page begins."""
+    """A page, the oldest message first; or why there is none. `pagination_cursor`: where the next page begins.
+
+    `encoded`: whoever answers has its messages here, in their protobuf form, in place of `messages`.
+    """
 
     request_id: str
     status_code: int
     status_desc: str
     messages: tuple[WakuMessageKeyValue, ...] = ()
     pagination_cursor: bytes | None = None
+    encoded: tuple[bytes, ...] = ()
 
     def encode(self) -> bytes:
         """The protobuf form."""
         parts = [write_text(1, self.request_id), write_number(10, self.status_code), write_text(11, self.status_desc)]
-        parts += [write_bytes(20, each.encode()) for each in self.messages]
+        for each in (*(message.encode() for message in self.messages), *self.encoded):
+            parts += _MESSAGES_TAG, varint.encode(len(each)), each
         if self.pagination_cursor is not None:
             parts.append(write_bytes(51, self.pagination_cursor))
         return b"".join(parts)

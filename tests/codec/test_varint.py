@@ -11,6 +11,9 @@ from mailserver.errors import DecodeError
 @given(st.integers(0, 2**63 - 1))
 @example(127)
 @example(128)
+@example(2**56 - 1)
+@example(2**56)
+@example(1_764_000_000 * 10**9 * 2)
 @example(2**63 - 1)
 def test_number_is_read_as_it_was_written(value: int) -> None:
     written = varint.encode(value)

@@ -16,13 +16,13 @@ from functools import partial
 from mailserver.errors import DecodeError
 from mailserver.gateway.index.page import PageSearch, Sources
 from mailserver.gateway.index.search import find_with_meta
-from mailserver.gateway.index.values import TooManyAlike
+from mailserver.gateway.index.values import PageEntry, StoredEntry, TooManyAlike
 from mailserver.ids.envelopes import NS, read_meta
 from mailserver.ids.muid import Muid, NoId, metadata_of, muid
 from mailserver.ids.waku_message import MessageHash
 from mailserver.store.engine import work
 from mailserver.store.interface import GoesOn, Payer
-from mailserver.waku2.store_query import WakuMessageKeyValue
+from mailserver.waku2.store_query import WakuMessageKeyValue, decode_key_value
 from mailserver.waku2.store_rules import MAX_PAGE_ENTRIES, StoreQuery
 
 _CANDIDATES = StoreQuery(
@@ -116,7 +116,7 @@ class MuidSearch:
         self._charge_payer(amount)
 
 
-async def muids_of(entries: Iterable[WakuMessageKeyValue], network_topic: str, payer: Payer) -> dict[MessageHash, Muid]:
+async def muids_of(entries: Iterable[PageEntry], network_topic: str, payer: Payer) -> dict[MessageHash, Muid]:
     """The MUIDs of entries with messages, but for those that have none."""
     some = [*entries]
     payer.charge(work.ID * len(some))
@@ -125,8 +125,8 @@ async def muids_of(entries: Iterable[WakuMessageKeyValue], network_topic: str, p
     )
 
 
-def _muid(entry: WakuMessageKeyValue, network_topic: str) -> Muid | None:
-    message = entry.message
+def _muid(entry: PageEntry, network_topic: str) -> Muid | None:
+    message = decode_key_value(entry.encode()).message
     assert message is not None, "it was asked for"
     try:
         return muid(network_topic, message.content_topic, message.meta, message.payload)
@@ -134,6 +134,10 @@ def _muid(entry: WakuMessageKeyValue, network_topic: str) -> Muid | None:
         return None
 
 
-def with_muid(entry: WakuMessageKeyValue, name: Muid | None, *, include_data: bool) -> WakuMessageKeyValue:
+def with_muid(entry: PageEntry, name: Muid | None, *, include_data: bool, network_topic: str) -> PageEntry:
     """An entry as a query wants it that asks for MUIDs."""
-    return replace(entry, muid=name) if include_data else WakuMessageKeyValue(entry.message_hash, muid=name)
+    if not include_data:
+        return WakuMessageKeyValue(entry.message_hash, muid=name)
+    message = decode_key_value(entry.encode()).message
+    assert message is not None, "it was asked for"
+    return StoredEntry.of(entry.message_hash, message, network_topic, name)

@@ -7,10 +7,10 @@ from typing import Generic, TypeVar
 from mailserver.gateway.index.values import StoredEntry
 
 MAX_CACHE_BYTES = 16 * 1024 * 1024
-"""Some 10,000 messages of the usual half kilobyte."""
+"""Some 15,000 messages of the usual half kilobyte."""
 
-_ENTRY_BYTES = 600
-"""What an entry takes beside the message and its encoded form."""
+_ENTRY_BYTES = 500
+"""What an entry takes beside its encoded form."""
 
 
 K = TypeVar("K", bound=Hashable)
@@ -40,11 +40,7 @@ class EntryCache(Generic[K]):
         if key in self._entries:
             return
         self._entries[key] = entry
-        self._bytes += _size(entry)
+        self._bytes += len(entry.encoded) + _ENTRY_BYTES
         while self._bytes > self._max_bytes:
             _, oldest = self._entries.popitem(last=False)
-            self._bytes -= _size(oldest)
-
-
-def _size(entry: StoredEntry) -> int:
-    return 2 * len(entry.encoded) + _ENTRY_BYTES
+            self._bytes -= len(oldest.encoded) + _ENTRY_BYTES

@@ -7,7 +7,7 @@ in a row are gone, rounds become longer.
 
 import asyncio
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from mailserver.errors import DecodeError
 from mailserver.gateway.index.archived import ArchivedMessages
 from mailserver.gateway.index.cache import EntryCache
 from mailserver.gateway.index.database import Database
+from mailserver.gateway.index.entries import stored_entries
 from mailserver.gateway.index.follower import Follower
 from mailserver.gateway.index.mapping import Original, map_envelope
 from mailserver.gateway.index.search import (
@@ -30,7 +31,7 @@ from mailserver.gateway.index.search import (
     place_of,
     scope_of,
 )
-from mailserver.gateway.index.values import MAX_PAGE_BYTES, MessagePage, StoredEntry
+from mailserver.gateway.index.values import MAX_PAGE_BYTES, MessagePage, PageEntry, StoredEntry
 from mailserver.ids.waku_message import MessageHash
 from mailserver.store.arrivals import ArrivalLog, StoredPlace
 from mailserver.store.engine import work
@@ -43,8 +44,11 @@ from mailserver.waku2.store_rules import StoreQuery
 MAX_ROUND_KEYS = 1000
 """How many messages a round looks up at most."""
 
+SLICE_BYTES = 256 * 1024
+"""Of so many bytes of envelopes the messages are made in one go: half a millisecond."""
+
 CHECK = 50
-"""Work: to decode the envelope of a message and to check its hash, some 15 us."""
+"""Work: to decode the envelope of a message and to check its hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class Sources:
     database: Database
     arrivals: ArrivalLog
     follower: Follower
-    cache: EntryCache[Key]
+    cache: EntryCache[MessageHash]
     archived: ArchivedMessages | None = None
 
     @property
@@ -81,6 +85,7 @@ class PageSearch:
             goes_on: asked after each round with the work so far. If it says no, the page ends behind that round.
         """
         self._sources = sources
+        self._network_topic = sources.network_topic
         self._query = query
         self._payer = replace(payer, charge=self._charge)
         self._charge_payer = payer.charge
@@ -93,7 +98,7 @@ class PageSearch:
         self._last: Key | None = None
         self._is_last_round = False
         self._originals: dict[MessageHash, tuple[int, Original]] = {}
-        self._found: list[WakuMessageKeyValue] = []
+        self._found: list[PageEntry] = []
         self._bytes = 0
 
     async def page(self) -> MessagePage:
@@ -181,52 +186,59 @@ class PageSearch:
         """Take those of these messages that are there, as far as they are wanted. Return whether the page is full, and
         there are more. What was not looked at yet is ahead."""
         whole = self._lacking if self._query.include_data else 0
-        cached = {key: entry for key in keys[:whole] if (entry := self._sources.cache.get(key)) is not None}
+        cached = [(key, entry) for key in keys[:whole] if (entry := self._sources.cache.get(key.hash)) is not None]
         bodies = await self._sources.arrivals.read(
-            [self._place(key) for key in keys],
+            self._places(keys),
             whole,
             MAX_PAGE_BYTES - self._bytes,
-            known={key.arrival for key in cached},
+            known={key.arrival for key, _ in cached},
             payer=self._payer,
         )
-        sizes = dict(zip(keys, bodies.sizes, strict=True))
-        missing = [key for key in keys if not sizes[key]]
+        sizes = bodies.sizes
+        missing = [key for key, size in zip(keys, sizes, strict=True) if not size]
         after: Sequence[Key] = ()
         if len(missing) > self._lacking and self._sources.archived is not None:
             # To read the archive takes longer, so no more of it than is wanted.
             missing = missing[: self._lacking + 1]
-            at = keys.index(missing[-1]) + 1
-            keys, after = keys[:at], keys[at:]
+            end = keys.index(missing[-1]) + 1
+            keys, after = keys[:end], keys[end:]
         archived = await self._archived(missing)
-        self._sources.follower.note_missing([key for key in missing if key not in archived])
-        entries = cached | await self._entries([key for key in keys if key.arrival in bodies.raws], bodies.raws)
-        readable = {*keys[: bodies.fitting]}
-        there = [key for key in keys if sizes[key] or key in archived]
+        if missing:
+            self._sources.follower.note_missing([key for key in missing if key not in archived])
+        entries = {key.hash: entry for key, entry in cached}
+        raws = bodies.raws
+        entries |= await self._entries([key for key in keys[: bodies.fitting] if key.arrival in raws], raws)
         self._ahead = after
-        for at, key in enumerate(there):
+        for at, (key, size) in enumerate(zip(keys, sizes, strict=False)):
+            if not size and key not in archived:
+                continue
             if not self._lacking:
                 return True
             if not self._query.include_data:
                 self._add(key, WakuMessageKeyValue(key.hash), 0)
                 continue
-            size, entry = (sizes[key], entries.get(key)) if sizes[key] else _archived_size(archived[key])
-            if key in readable if sizes[key] else entry is not None:
-                if self._found and self._bytes + size > MAX_PAGE_BYTES:
+            entry = entries.get(key.hash) if size else archived[key]
+            used = size or (0 if entry is None else len(entry.encoded))
+            if at < bodies.fitting if size else entry is not None:
+                if self._found and self._bytes + used > MAX_PAGE_BYTES:
                     return True
                 if entry is not None:
-                    self._add(key, entry, size)
-            elif self._found and (bodies.fitting < whole or not sizes[key]):  # it is too long for the rest of the page
+                    self._add(key, entry, used)
+            elif self._found and (bodies.fitting < whole or not size):  # it is too long for the rest of the page
                 return True
             else:
-                self._ahead = [*there[at:], *after]
+                left = zip(keys[at:], sizes[at:], strict=False)
+                self._ahead = [*(key for key, size in left if size or key in archived), *after]
                 return False
         return False
 
-    def _place(self, key: Key) -> StoredPlace:
-        original = self._originals.get(key.hash)
-        return key.stored if original is None else StoredPlace(key.arrival, original[0])
+    def _places(self, keys: Sequence[Key]) -> list[StoredPlace]:
+        if not self._originals:
+            return [key.stored for key in keys]
+        created = {name: second for name, (second, _) in self._originals.items()}
+        return [StoredPlace(key.arrival, created[key.hash]) if key.hash in created else key.stored for key in keys]
 
-    def _add(self, key: Key, entry: WakuMessageKeyValue, size: int) -> None:
+    def _add(self, key: Key, entry: PageEntry, size: int) -> None:
         self._found.append(entry)
         self._last = key
         self._bytes += size
@@ -237,30 +249,50 @@ class PageSearch:
             return {}
         return await self._sources.archived.read(missing, MAX_PAGE_BYTES - self._bytes, self._payer)
 
-    async def _entries(self, keys: Sequence[Key], raws: Mapping[Arrival, bytes]) -> dict[Key, StoredEntry]:
+    async def _entries(self, keys: Sequence[Key], raws: Mapping[Arrival, bytes]) -> dict[MessageHash, StoredEntry]:
         """The entries of messages whose envelopes were read, but for those with another envelope than was indexed."""
-        if not keys:
-            return {}
         self._payer.charge(CHECK * len(keys))
-        entries = await asyncio.to_thread(
-            lambda: {key: entry for key in keys if (entry := self._entry(key, raws[key.arrival])) is not None}
-        )
-        self._sources.follower.note_damaged(key.hash for key in keys if key not in entries)
-        for key, entry in entries.items():
-            self._sources.cache.put(key, entry)
+        entries: dict[MessageHash, StoredEntry] = {}
+        damaged: list[MessageHash] = []
+        for some in _slices(keys, raws):
+            if entries or damaged:
+                await asyncio.sleep(0)
+            names, bodies = [key.hash for key in some], [raws[key.arrival] for key in some]
+            made = stored_entries(self._network_topic, names, bodies)
+            if self._originals:
+                made = [*map(self._original_or, names, bodies, made)]
+            for name, entry in zip(names, made, strict=True):
+                if entry is None:
+                    damaged.append(name)
+                else:
+                    entries[name] = entry
+                    self._sources.cache.put(name, entry)
+        if damaged:
+            self._sources.follower.note_damaged(damaged)
         return entries
 
-    def _entry(self, key: Key, raw: bytes) -> StoredEntry | None:
-        _, original = self._originals.get(key.hash, (0, None))
-        network_topic = self._sources.network_topic
+    def _original_or(self, name: MessageHash, raw: bytes, entry: StoredEntry | None) -> StoredEntry | None:
+        """The entry of what a client of v2 sent; that of its envelope, if no client has."""
+        if name not in self._originals:
+            return entry
         try:
-            mapped = map_envelope(network_topic, decode_envelope(raw), original)
+            mapped = map_envelope(self._network_topic, decode_envelope(raw), self._originals[name][1])
         except DecodeError:
             return None
-        if mapped is None or mapped.hash != key.hash:
+        if mapped is None or mapped.hash != name:
             return None
-        return StoredEntry.of(key.hash, mapped.message, network_topic)
+        return StoredEntry.of(name, mapped.message, self._network_topic)
 
 
-def _archived_size(entry: StoredEntry | None) -> tuple[int, StoredEntry | None]:
-    return 0 if entry is None else len(entry.encoded), entry
+def _slices(keys: Sequence[Key], raws: Mapping[Arrival, bytes]) -> Iterator[list[Key]]:
+    """Messages in parts whose envelopes take no more than SLICE_BYTES, or that have one."""
+    some: list[Key] = []
+    total = 0
+    for key in keys:
+        total += len(raws[key.arrival])
+        if some and total > SLICE_BYTES:
+            yield some
+            some, total = [], len(raws[key.arrival])
+        some.append(key)
+    if some:
+        yield some

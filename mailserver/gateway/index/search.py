@@ -47,7 +47,7 @@ class Key(NamedTuple):
     @property
     def stored(self) -> StoredPlace:
         """Where its envelope is in the store, as far as the key says."""
-        return StoredPlace(self.arrival, None if self.is_original else self.timestamp // NS)
+        return tuple.__new__(StoredPlace, (self.arrival, None if self.is_original else self.timestamp // NS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +274,7 @@ def _unpacked(packed: tuple[str | None, bytes | None, str | None, str | None]) -
     timestamps, hashes, arrivals, originals = packed
     if timestamps is None or hashes is None:
         return []
-    names = [MessageHash(hashes[at : at + MESSAGE_HASH_BYTES]) for at in range(0, len(hashes), MESSAGE_HASH_BYTES)]
-    columns = (json.loads(f"[{column}]") for column in (timestamps, arrivals, originals))
-    return [Key(*row) for row in zip(next(columns), names, next(columns), map(bool, next(columns)), strict=True)]
+    names = [hashes[at : at + MESSAGE_HASH_BYTES] for at in range(0, len(hashes), MESSAGE_HASH_BYTES)]
+    times, places, are_originals = (json.loads(f"[{column}]") for column in (timestamps, arrivals, originals))
+    new = tuple.__new__  # half the time of a NamedTuple's own
+    return [new(Key, row) for row in zip(times, names, places, map(bool, are_originals), strict=True)]

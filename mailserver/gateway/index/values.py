@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from mailserver.errors import MailserverError
+from mailserver.ids.muid import Muid
 from mailserver.ids.waku_message import MessageHash, WakuMessage
-from mailserver.waku2.store_query import WakuMessageKeyValue, encode_key_value
+from mailserver.waku2.store_query import WakuMessageKeyValue
 
 MAX_PAGE_BYTES = 3 * 1024 * 1024
 """A page ends with the last envelope that fits into this. js-waku reads no answer of more than 4 MiB; a message takes
@@ -26,21 +28,31 @@ class TooManyAlike(MailserverError):
         return "too many messages were created when those of these MUIDs were, or have their meta"
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEntry(WakuMessageKeyValue):
-    """A message of a page as an answer has it. It is encoded once, however often it is asked for."""
+class PageEntry(Protocol):
+    """A message of a page, or its hash alone: a WakuMessageKeyValue, or what is encoded already."""
 
-    encoded: bytes = b""
+    @property
+    def message_hash(self) -> MessageHash: ...
+
+    def encode(self) -> bytes:
+        """The protobuf form of a WakuMessageKeyValue."""
+
+
+class StoredEntry(NamedTuple):
+    """A message of a page as an answer has it: a WakuMessageKeyValue in its protobuf form. It is encoded once, however
+    often it is asked for."""
+
+    message_hash: MessageHash
+    encoded: bytes
 
     @classmethod
-    def of(cls, name: MessageHash, message: WakuMessage, network_topic: str) -> "StoredEntry":
+    def of(cls, name: MessageHash, message: WakuMessage, network_topic: str, muid: Muid | None = None) -> "StoredEntry":
         """Encode a message."""
-        encoded = encode_key_value(name, message.encode(), network_topic)
-        return cls(name, message, network_topic, encoded=encoded)
+        return cls(name, WakuMessageKeyValue(name, message, network_topic, muid).encode())
 
     def encode(self) -> bytes:
         """The protobuf form."""
-        return self.encoded + self.encode_muid()
+        return self.encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,5 +62,5 @@ class MessagePage:
     `cursor`: where the next page begins; None if nothing follows.
     """
 
-    entries: Sequence[WakuMessageKeyValue]
+    entries: Sequence[PageEntry]
     cursor: MessageHash | None

@@ -66,16 +66,23 @@ _AFTER = f"""
         LIMIT -1
     )
 """
-# What is not bytes is damaged: as if it was not there.
-_SIZES = f"""
-    SELECT {packed_numbers("size")} FROM (
-        SELECT iif(typeof(e.raw) = 'blob', length(e.raw), 0) AS size
-        FROM json_each(?) AS j LEFT JOIN envelopes AS e ON e.seq = j.value ORDER BY j.key LIMIT -1
-    )
-"""
-_RAWS = f"""
-    SELECT {packed_bytes("raw")} FROM (
-        SELECT e.raw FROM json_each(?) AS j CROSS JOIN envelopes AS e ON e.seq = j.value ORDER BY j.key LIMIT -1
+# What is not bytes is damaged: as if it was not there. The rule of `store.engine.arrivals.fitting`, by running totals.
+# All at one moment, and in one statement: each takes Python's lock some times.
+_BODIES = f"""
+    SELECT {packed_numbers("size")}, {packed_bytes("raw")} FROM (
+        SELECT s.size, e.raw FROM (
+            SELECT key, seq, size, sum(size) OVER (ORDER BY key ROWS UNBOUNDED PRECEDING) AS total FROM (
+                SELECT j.key, j.value AS seq, iif(typeof(e.raw) = 'blob', length(e.raw), 0) AS size
+                FROM json_each(?) AS j LEFT JOIN envelopes AS e ON e.seq = j.value
+            )
+        ) AS s
+        LEFT JOIN envelopes AS e ON e.seq = iif(
+            s.size AND s.key < ? AND (s.total <= ? OR s.total = s.size)
+                AND s.seq NOT IN (SELECT value FROM json_each(?)),
+            s.seq,
+            NULL
+        )
+        LIMIT -1
     )
 """
 _MISSING = f"""
@@ -264,20 +271,17 @@ def _read(
     max_bytes: int,
     known: Container[Arrival],
 ) -> Bodies:
-    """What `SqliteArrivalLog.read` reads, all at one moment."""
-    connection.execute("BEGIN")
-    try:
-        sizes = numbers(_row(connection, _SIZES, (json.dumps(arrivals),))[0])
-        count = fitting(sizes[:whole], max_bytes)
-        found = [(each, size) for each, size in zip(arrivals[:count], sizes, strict=False) if size]
-        wanted = [(each, size) for each, size in found if each not in known]
-        body = _row(connection, _RAWS, (json.dumps([each for each, _ in wanted]),))[0] if wanted else b""
-    finally:
-        connection.execute("ROLLBACK")
+    """What `SqliteArrivalLog.read` reads."""
+    held = [each for each in arrivals[:whole] if each in known]
+    parameters = (json.dumps(arrivals), whole, max_bytes, json.dumps(held))
+    packed_sizes, packed_raws = _row(connection, _BODIES, parameters)
+    sizes, body = numbers(packed_sizes), packed_raws or b""
+    count = fitting(sizes[:whole], max_bytes)
     raws, at = {}, 0
-    for each, size in wanted:
-        raws[each] = body[at : at + size]
-        at += size
+    for each, size in zip(arrivals[:count], sizes, strict=False):
+        if size and each not in known:
+            raws[each] = body[at : at + size]
+            at += size
     return Bodies(sizes, count, raws)
 
 

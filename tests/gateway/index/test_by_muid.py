@@ -8,13 +8,13 @@ import pytest
 
 from mailserver.gateway.index import by_muid
 from mailserver.gateway.index.schema import INDEX_FILE, MIGRATIONS
-from mailserver.gateway.index.values import MessagePage, TooManyAlike
+from mailserver.gateway.index.values import MessagePage, StoredEntry, TooManyAlike
 from mailserver.ids.envelopes import content_topic_of, envelope_muid, message_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid
 from mailserver.ids.waku_message import WakuMessage
 from mailserver.store.interface import Payer
 from mailserver.waku.envelope import Envelope
-from mailserver.waku2.store_query import WakuMessageKeyValue
+from mailserver.waku2.store_query import WakuMessageKeyValue, decode_key_value
 from tests.gateway.index.archives import ArchivedWorld, opened_archived_world
 from tests.gateway.index.worlds import (
     World,
@@ -23,6 +23,7 @@ from tests.gateway.index.worlds import (
     envelope,
     envelopes,
     hashes,
+    messages_in,
     muid_of,
     opened_messages,
     opened_world,
@@ -50,13 +51,18 @@ def muids_of(*some: Envelope) -> tuple[Muid, ...]:
     return tuple(envelope_muid(DEFAULT_NETWORK_TOPIC, each) for each in some)
 
 
-def named(*some: WakuMessage) -> list[WakuMessageKeyValue]:
+def named(*some: WakuMessage) -> list[StoredEntry]:
     """Messages as a page has them whose query asked for MUIDs."""
-    return [replace(stored(each), muid=has_muid(each)) for each in some]
+    return [stored(each, muid=has_muid(each)) for each in some]
+
+
+def messages_of(*some: Envelope) -> list[WakuMessage]:
+    """The messages of envelopes of v1, in the order of store v3."""
+    return [each for each in messages_in(all_of(some)) if each is not None]
 
 
 def told(page: MessagePage) -> list[Muid | None]:
-    return [each.muid for each in page.entries]
+    return [decode_key_value(each.encode()).muid for each in page.entries]
 
 
 async def test_envelopes_are_found_by_their_muids_in_the_order_of_messages(world: World) -> None:
@@ -65,8 +71,7 @@ async def test_envelopes_are_found_by_their_muids_in_the_order_of_messages(world
 
     page = await world.messages.query(query_for(muids=muids_of(some[7], some[2], some[4])))
 
-    expected = all_of([some[7], some[2], some[4]])
-    assert page.entries == named(*(each.message for each in expected if each.message))
+    assert page.entries == named(*messages_of(some[7], some[2], some[4]))
     assert page.cursor is None
 
 
@@ -143,7 +148,7 @@ async def test_pages_of_muids_follow_each_other_as_those_of_hashes(world: World,
 
     found = await world.walk(query_for(muids=muids_of(*some), limit=3, is_forward=is_forward))
 
-    expected = named(*(each.message for each in all_of(some) if each.message))
+    expected = named(*messages_of(*some))
     assert found == (expected if is_forward else expected[::-1])
 
 
@@ -154,7 +159,8 @@ async def test_muids_of_a_topic_are_listed_without_messages(world: World) -> Non
     query = query_for(content_topics=(content_topic_of(SPORT),), include_muids=True, include_data=False, limit=2)
     found = await world.walk(query)
 
-    assert [(each.message, each.muid) for each in found] == [(None, name) for name in muids_of(*some[1::2])]
+    assert messages_in(found) == [None] * 3
+    assert told(MessagePage(found, None)) == [*muids_of(*some[1::2])]
 
 
 async def test_what_only_the_archive_has_is_found_by_muid(archived_world: ArchivedWorld) -> None:

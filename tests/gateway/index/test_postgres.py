@@ -7,10 +7,22 @@ import pytest
 
 from mailserver.errors import StoreError
 from mailserver.gateway.index import follower as following
+from mailserver.ids.envelopes import message_of
 from mailserver.store.message_ids import NotIndexedYet
 from mailserver.store.postgres.schema import SCHEMA_TABLE
 from tests.gateway.index.archives import opened_archived_world
-from tests.gateway.index.worlds import World, all_of, at, envelope, envelopes, new, opened_world, original, query_for
+from tests.gateway.index.worlds import (
+    World,
+    all_of,
+    at,
+    envelope,
+    envelopes,
+    messages_in,
+    new,
+    opened_world,
+    original,
+    query_for,
+)
 from tests.store.engines import PostgresEngine
 from tests.store.postgres.server import shared_server
 from tests.store.samples import DAY, START
@@ -62,10 +74,7 @@ async def test_index_of_a_store_that_was_set_back_is_made_anew_with_its_original
         await world.put(*envelopes(2, first=20))  # under the numbers of what is lost
         after = await world.messages.query(query_for())
 
-    assert [each.message for each in page.entries] == [
-        all_of([envelope(5)])[0].message,
-        message,
-    ]
+    assert messages_in(page.entries) == [message_of(envelope(5)), message]
     assert after.entries == [*page.entries, *all_of(envelopes(2, first=20))]
     assert world.messages.follower.progress.arrival <= number
 

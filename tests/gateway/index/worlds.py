@@ -9,14 +9,14 @@ from typing import Any
 
 from mailserver.gateway.index.message_store import MessageStore, open_messages
 from mailserver.gateway.index.schema import INDEX_FILE
-from mailserver.gateway.index.values import MessagePage, StoredEntry
+from mailserver.gateway.index.values import MessagePage, PageEntry, StoredEntry
 from mailserver.ids.envelopes import NS, content_topic_of, message_of, topic_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, MAX_METADATA_BYTES, Muid, muid
 from mailserver.ids.waku_message import MessageHash, WakuMessage
 from mailserver.store.interface import NewEnvelope, Store
 from mailserver.store.retention import Surplus
 from mailserver.waku.envelope import Envelope, encode_envelope
-from mailserver.waku2.store_query import WakuMessageKeyValue
+from mailserver.waku2.store_query import WakuMessageKeyValue, decode_key_value
 from mailserver.waku2.store_rules import StoreQuery
 from tests.store.engines import Engine, SqliteEngine
 from tests.store.samples import NEWS, START
@@ -52,8 +52,10 @@ def bridged(message: WakuMessage, created: int = START, nonce: int = 0) -> Envel
     return encode_envelope(created + TTL, TTL, topic_of(message.content_topic), message.payload, nonce)
 
 
-def stored(message: WakuMessage, network_topic: str = DEFAULT_NETWORK_TOPIC) -> StoredEntry:
-    return StoredEntry.of(message.hash(network_topic), message, network_topic)
+def stored(
+    message: WakuMessage, network_topic: str = DEFAULT_NETWORK_TOPIC, *, muid: Muid | None = None
+) -> StoredEntry:
+    return StoredEntry.of(message.hash(network_topic), message, network_topic, muid)
 
 
 _ANYTHING = StoreQuery(
@@ -100,7 +102,7 @@ class Model:
         self.arrived.sort(key=lambda each: each[:2])
         del self.arrived[:count]
 
-    def answer(self, query: StoreQuery) -> list[WakuMessageKeyValue]:
+    def answer(self, query: StoreQuery) -> list[PageEntry]:
         """Everything that a query wants, without its limit, in the order of its direction."""
         messages = self.messages
         found = sorted(
@@ -127,10 +129,11 @@ def muid_of(message: WakuMessage, network_topic: str = DEFAULT_NETWORK_TOPIC) ->
     return muid(network_topic, message.content_topic, message.meta, message.payload)
 
 
-def _told(query: StoreQuery, message: WakuMessage) -> WakuMessageKeyValue:
+def _told(query: StoreQuery, message: WakuMessage) -> PageEntry:
     name = muid_of(message) if query.include_muids or muid_of(message) in query.muids else None
-    entry = stored(message)
-    return replace(entry, muid=name) if query.include_data else WakuMessageKeyValue(entry.message_hash, muid=name)
+    if query.include_data:
+        return stored(message, muid=name)
+    return WakuMessageKeyValue(message.hash(DEFAULT_NETWORK_TOPIC), muid=name)
 
 
 def _wants(query: StoreQuery, name: MessageHash, message: WakuMessage) -> bool:
@@ -175,9 +178,9 @@ class World:
         await self.store.prune(Surplus(2**33, count))
         self.model.prune(count)
 
-    async def walk(self, query: StoreQuery) -> list[WakuMessageKeyValue]:
+    async def walk(self, query: StoreQuery) -> list[PageEntry]:
         """All pages of a query, in the order of its direction."""
-        found: list[WakuMessageKeyValue] = []
+        found: list[PageEntry] = []
         while True:
             page = await self.messages.query(query)
             found += page.entries if query.is_forward else page.entries[::-1]
@@ -215,8 +218,13 @@ async def opened_world(
 
 def all_of(some: Iterable[Envelope]) -> Sequence[StoredEntry]:
     """The messages of envelopes of v1, in the order of store v3."""
-    found = [stored(message_of(each)) for each in some]
-    return sorted(found, key=lambda each: (each.message and each.message.timestamp, each.message_hash))
+    found = [(message_of(each).timestamp, stored(message_of(each))) for each in some]
+    return [entry for _, entry in sorted(found, key=lambda each: (each[0], each[1].message_hash))]
+
+
+def messages_in(entries: Iterable[PageEntry]) -> list[WakuMessage | None]:
+    """The messages of entries; None where there is the hash alone."""
+    return [decode_key_value(each.encode()).message for each in entries]
 
 
 def at(second: int) -> int:
