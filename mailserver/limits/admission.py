@@ -46,6 +46,9 @@ MAX_ADDRESSES = 16_384
 bytes per entry. With the default limits, 100 connections a second come in, and buckets are full again after 10 s, so
 1,000 addresses matter at a time."""
 
+ADDRESSES_PARSED = 4096
+"""Of how many addresses it is remembered what they are: a request asks several times."""
+
 _V6_ADDRESS_BYTES = 8  # a /64: the least that one customer has, who may use any address in it
 _V6_SUBNET_BYTES = 6  # a /48: what one site has
 _V4_SUBNET_BYTES = 3  # a /24
@@ -67,7 +70,7 @@ UNKNOWN_GROUPS = AddressGroups(b"", b"")
 count."""
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=ADDRESSES_PARSED)
 def groups_of(address: str) -> AddressGroups:
     """Return the keys of an address. An IPv4 address mapped into IPv6 counts as IPv4."""
     ip = _parse(address)
@@ -79,6 +82,7 @@ def groups_of(address: str) -> AddressGroups:
     return AddressGroups(packed[:_V6_ADDRESS_BYTES], packed[:_V6_SUBNET_BYTES])
 
 
+@lru_cache(maxsize=ADDRESSES_PARSED)
 def _parse(address: str) -> IPv4Address | IPv6Address | None:
     try:
         ip = ipaddress.ip_address(address)
