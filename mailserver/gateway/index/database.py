@@ -5,6 +5,7 @@ be made from the store again, so a power cut may take the last of it.
 """
 
 import contextlib
+import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
@@ -20,6 +21,8 @@ from mailserver.store.sqlite.connections import BUSY_TIMEOUT_S, pragma, transact
 from mailserver.store.sqlite.worker import Worker
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 READERS = 2
 
@@ -119,7 +122,10 @@ def connect_writer(path: Path) -> sqlite3.Connection:
         connection.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // pragma(connection, 'page_size')}")
         connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
-        for version in range(pragma(connection, "user_version"), SCHEMA_VERSION):
+        first = pragma(connection, "user_version")
+        if 0 < first < SCHEMA_VERSION:
+            log.info("migrating the index of messages schema_version=%d", SCHEMA_VERSION)
+        for version in range(first, SCHEMA_VERSION):
             with synced(connection):
                 for statement in MIGRATIONS[version]:
                     connection.execute(statement)

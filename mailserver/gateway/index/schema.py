@@ -22,6 +22,9 @@ APPLICATION_ID = 0x57_41_4B_32
 PREFIX_BYTES = 16
 """How much of a hash is in keys: of an envelope's, and of a message's."""
 
+_BY_TOPIC = "CREATE INDEX {0}_by_topic ON {0} (topic, timestamp, hash, rest, {1}is_original)"
+"""All that a query of topics returns: messages of one topic lie far from each other in the table."""
+
 MESSAGES = (
     """
     CREATE TABLE messages (
@@ -34,7 +37,7 @@ MESSAGES = (
         PRIMARY KEY (timestamp, hash)
     ) WITHOUT ROWID
     """,
-    "CREATE INDEX messages_by_topic ON messages (topic, timestamp, hash)",
+    _BY_TOPIC.format("messages", "arrival, "),
     "CREATE INDEX messages_by_hash ON messages (hash)",
 )
 """Made anew, too, when another store is followed."""
@@ -50,7 +53,7 @@ ARCHIVED = (
         PRIMARY KEY (timestamp, hash)
     ) WITHOUT ROWID
     """,
-    "CREATE INDEX archived_by_topic ON archived (topic, timestamp, hash)",
+    _BY_TOPIC.format("archived", ""),
     "CREATE INDEX archived_by_hash ON archived (hash)",
     """
     CREATE TABLE archived_periods (
@@ -100,6 +103,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     ARCHIVED,
     ("CREATE INDEX originals_by_meta ON originals (meta, message) WHERE meta <> x''",),
+    ("DROP INDEX messages_by_topic", MESSAGES[1], "DROP INDEX archived_by_topic", ARCHIVED[1]),
 )
 """Statement by statement; MIGRATIONS[n] leads from `user_version` n to n + 1. Never change one that was released."""
 

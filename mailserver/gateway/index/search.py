@@ -124,15 +124,11 @@ def _of_all(table: str, order: str) -> str:
 
 def _of_topics(table: str, slots: int, order: str) -> str:
     found = " UNION ALL ".join(
-        f"SELECT timestamp, hash FROM {table} INDEXED BY {table}_by_topic WHERE topic = ?{6 + slot} AND {_WITHIN}"
+        f"SELECT {_COLUMNS[table]} FROM {table} AS m INDEXED BY {table}_by_topic "
+        f"WHERE topic = ?{6 + slot} AND {_WITHIN}"
         for slot in range(slots)
     )
-    return f"""
-        {_PACKED} FROM (
-            SELECT {_COLUMNS[table]} FROM ({found} ORDER BY timestamp {order}, hash {order} LIMIT ?5) AS f
-            CROSS JOIN {table} AS m ON m.timestamp = f.timestamp AND m.hash = f.hash LIMIT -1
-        )
-    """
+    return f"{_PACKED} FROM ({found} ORDER BY timestamp {order}, hash {order} LIMIT ?5)"
 
 
 _ORDERS = ((True, "ASC"), (False, "DESC"))

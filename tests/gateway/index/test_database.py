@@ -1,5 +1,6 @@
 """Opening the index: a new file, one of ours, and what is none."""
 
+import logging
 import stat
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import pytest
 
 from mailserver.errors import StoreError
 from mailserver.gateway.index.schema import APPLICATION_ID, INDEX_FILE, SCHEMA_VERSION
-from tests.gateway.index.worlds import envelope, new, opened_messages, original, query_for
-from tests.store.samples import START, change, make_store, rows, write
+from mailserver.ids.envelopes import content_topic_of
+from tests.gateway.index.worlds import envelope, envelopes, new, opened_messages, original, query_for
+from tests.store.samples import NEWS, START, change, make_store, rows, write
 
 ADDED = {"TABLE archived": 2, "TABLE archived_periods": 2, "INDEX originals_by_meta": 3}
 """What migrations have added, and to which version."""
@@ -16,6 +18,37 @@ ADDED = {"TABLE archived": 2, "TABLE archived_periods": 2, "INDEX originals_by_m
 
 def modes_in(folder: Path) -> dict[str, int]:
     return {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+
+
+async def test_index_of_before_finds_messages_of_a_topic_side_by_side(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mailserver.gateway.index.database")
+    make_store(tmp_path / "mailserver.db", [new(each) for each in envelopes(9)])
+    query = query_for(content_topics=(content_topic_of(NEWS),))
+    async with opened_messages(tmp_path) as messages:
+        before = await messages.query(query)
+    tables = ("messages", "archived")
+    olds = [
+        statement
+        for table in tables
+        for statement in (
+            f"DROP INDEX {table}_by_topic",
+            f"CREATE INDEX {table}_by_topic ON {table} (topic, timestamp, hash)",
+        )
+    ]
+    change(tmp_path / INDEX_FILE, *olds, "PRAGMA user_version = 3")
+
+    async with opened_messages(tmp_path) as messages:
+        after = await messages.query(query)
+
+    assert caplog.messages == [f"migrating the index of messages schema_version={SCHEMA_VERSION}"]
+    assert after == before
+    assert len(after.entries) > 1
+    for table in tables:
+        statement = f"SELECT timestamp, hash, rest, is_original FROM {table} WHERE topic = x'00'"
+        plan = rows(tmp_path / INDEX_FILE, f"EXPLAIN QUERY PLAN {statement}")
+        assert f"COVERING INDEX {table}_by_topic" in plan[0][-1]
 
 
 async def test_new_index_belongs_to_its_owner_alone(tmp_path: Path) -> None:
