@@ -215,13 +215,15 @@ class Matches(Generic[T]):
         found: list[T] = []
         raws = await self._read(count, max_bytes)
         while raws is not None:
-            if self._needs_more_than(raws):
-                following, taken = await asyncio.gather(self._read(count, max_bytes), self._take_meanwhile(raws))
+            needs_more = self._needs_more_than(raws)
+            # It alone refers to them: what waits for its turn to read keeps no envelopes.
+            taking, raws = self._take_soon(raws), None
+            if needs_more:
+                raws, taken = await asyncio.gather(self._read(count, max_bytes), taking)
             else:
-                taken = self._take(raws)
-                following = await self._read(count, max_bytes)
+                taken = await taking
+                raws = await self._read(count, max_bytes)
             found += taken
-            raws = following
         return found
 
     def _needs_more_than(self, raws: Raws) -> bool:
@@ -237,7 +239,7 @@ class Matches(Generic[T]):
         self._meter.charge((len(raws.sizes) - raws.sizes.count(0)) * ID_WORK)
         return raws
 
-    async def _take_meanwhile(self, raws: Raws) -> list[T]:
+    async def _take_soon(self, raws: Raws) -> list[T]:
         return self._take(raws)
 
     def _take(self, raws: Raws) -> list[T]:

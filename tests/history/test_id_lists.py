@@ -1,6 +1,7 @@
 """mailserver.history.id_lists: what a query about message ids finds, newest first, in a store and in an archive."""
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from tests.archive.reading.parquet import envelope as archived_envelope
 from tests.history.test_merged import merged
 from tests.mailservers import fill, in_order, make_envelope
 from tests.store.samples import DAY, EVER, FULL, NEWS, SPORT, START, deployed_bloom, new_envelopes
+from tests.waiting import turns
 
 EVERYTHING = Selection(*EVER, FULL)
 NEWS_ONLY = Selection(*EVER, Interest(topics=frozenset({NEWS})))
@@ -113,13 +115,18 @@ async def test_pages_of_muids_have_what_pages_of_envelopes_have(
     assert pages == -(-len(wanted) // limit)
 
 
+class Sizes(list[int]):
+    """Lengths of which one can tell whether anybody keeps them."""
+
+
 class SlowPage:
-    """A page that notes how many reads have begun, and lets those go on for which `may_read` is set."""
+    """A page that notes how many reads have begun, and what was read, and waits for `may_read` with each of them."""
 
     def __init__(self, page: Page, may_read: Callable[[int], Awaitable[object]]) -> None:
         self._page = page
         self._may_read = may_read
         self.begun = self.cancelled = 0
+        self.read_before: list[weakref.ref[Sizes]] = []
 
     @property
     def left(self) -> int:
@@ -133,7 +140,10 @@ class SlowPage:
         self.begun += 1
         try:
             await self._may_read(self.begun)
-            return await self._page.read(count, max_bytes)
+            raws = await self._page.read(count, max_bytes)
+            sizes = Sizes(raws.sizes)
+            self.read_before.append(weakref.ref(sizes))
+            return raws._replace(sizes=sizes)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
@@ -170,7 +180,7 @@ async def test_part_of_a_list_is_read_while_the_one_before_is_taken(store: Sqlit
     assert found.cursor
 
 
-async def test_cancelled_list_leaves_no_read_behind(store: SqliteStore) -> None:
+async def test_list_that_waits_keeps_no_envelopes_and_leaves_no_read_behind_if_cancelled(store: SqliteStore) -> None:
     await fill(store, some_envelopes(20))
     second = asyncio.Event()
 
@@ -183,6 +193,8 @@ async def test_cancelled_list_leaves_no_read_behind(store: SqliteStore) -> None:
     before = asyncio.all_tasks()
     reading = asyncio.create_task(matching_envelopes(source, EVERYTHING, 20, OURSELVES).read_all(5, 5000))
     await second.wait()
+    await turns()
+    assert [kept() for kept in source.pages[-1].read_before] == [None]  # no envelopes wait with it
 
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
