@@ -18,13 +18,14 @@ timestamp of 0.
 
 import re
 import struct
+from binascii import hexlify
 from collections.abc import Iterable
-from functools import lru_cache
+from hashlib import sha256
 from itertools import repeat
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from mailserver.errors import DecodeError
-from mailserver.ids.muid import Difference, Muid, NoId, differences, metadata_of, muid, muid_after
+from mailserver.ids.muid import Difference, Muid, NoId, differences, metadata_of, muid
 from mailserver.ids.waku_message import WakuMessage
 from mailserver.waku.envelope import MAX_U32, Envelope, Topic, encode_envelope, read_fields
 
@@ -33,15 +34,13 @@ NS = 1_000_000_000
 ENVELOPE_VERSION = 1
 """The version of a message whose payload is sealed as in v1."""
 
-TOPICS_KEPT = 4096
-"""Of how many topics it is remembered how they are written in a MUID: up to 1 MB. Some hundred are in use at a time."""
-
 CONTENT = "network topic, topic or data"
 """What differs of an envelope whose checksum is another: nothing says which of them."""
 
 _META = struct.Struct(">Q I Q")
 _META_HEAD = struct.Struct(">Q I")
 META_BYTES = _META.size
+_BEFORE_TOPIC, _BEHIND_TOPIC = "/waku/1/0x", b"/rfc26"
 _CONTENT_TOPIC = re.compile("/waku/1/0x([0-9a-f]{8})/rfc26")
 
 
@@ -135,16 +134,18 @@ def envelope_muids(
 
     It takes half the time of `envelope_muid`, and nobody needs to make an Envelope for it.
     """
+    before, join = _before_topics(network_topic), b"".join
     return [
-        None if meta is None else muid_after(_topics_before(network_topic, topic), meta, content)
+        None
+        if meta is None
+        else Muid(sha256(join((before, hexlify(topic), _BEHIND_TOPIC, meta, content))).digest() + meta)
         for topic, meta, content in zip(topics, metas, data, strict=True)
     ]
 
 
-@lru_cache(maxsize=TOPICS_KEPT)
-def _topics_before(network_topic: str, topic: bytes) -> bytes:
-    """What stands before the rest where a MUID is computed."""
-    return (network_topic + content_topic_of(Topic(topic))).encode()
+def _before_topics(network_topic: str) -> bytes:
+    """What stands before the topic, in hex, where a MUID is computed."""
+    return (network_topic + _BEFORE_TOPIC).encode()
 
 
 def joined_muids(
@@ -152,21 +153,24 @@ def joined_muids(
 ) -> list[Muid | None]:
     """Compute the MUIDs of envelopes that lie one after the other; None for one that does not decode, or has no id.
 
-    It takes half the time of `decode_envelope` and `envelope_muid`, and a third of that is SHA-256.
+    It takes half the time of `decode_envelope` and `envelope_muid`, and half of that is SHA-256.
 
     Args:
         sizes: the length of each, 0 for one that is not there.
         created: when each of them must have been created to have an id; None: at any time.
     """
-    pack = _META_HEAD.pack
-    muids: list[Muid | None] = []
-    for fields, expected in zip(read_fields(body, sizes), created, strict=False):
+    pack, join, before, behind = _META_HEAD.pack, b"".join, _before_topics(network_topic), _BEHIND_TOPIC
+    muids: list[bytes | None] = []
+    # All are read before any is hashed: to do both by turns takes a tenth longer.
+    for fields, expected in zip([*read_fields(body, sizes)], created, strict=False):
         if fields is None or fields[0] < 1 or (expected is not None and fields[0] != expected):
             muids.append(None)
             continue
         second, ttl, topic, data, nonce = fields
-        muids.append(muid_after(_topics_before(network_topic, topic), pack(second * NS, ttl) + nonce, data))
-    return muids
+        meta = pack(second * NS, ttl) + nonce
+        # As `muid`, in its order; a call for each would take a tenth of the time.
+        muids.append(sha256(join((before, hexlify(topic), behind, meta, data))).digest() + meta)
+    return cast(list[Muid | None], muids)
 
 
 def joined_metas(body: bytes, sizes: Iterable[int]) -> list[bytes | None]:
