@@ -5,6 +5,7 @@ one go here, in half the time: half of what a page takes are its messages.
 """
 
 import struct
+from binascii import hexlify
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
@@ -12,7 +13,7 @@ from hashlib import sha256
 from mailserver.codec import varint
 from mailserver.codec.protobuf import write_bytes, write_number
 from mailserver.gateway.index.values import StoredEntry
-from mailserver.ids.envelopes import ENVELOPE_VERSION, META_BYTES, NS, TOPICS_KEPT, content_topic_of
+from mailserver.ids.envelopes import ENVELOPE_VERSION, META_BYTES, NS, content_topic_of
 from mailserver.ids.waku_message import MESSAGE_HASH_BYTES, MessageHash
 from mailserver.waku.envelope import Topic, read_fields
 
@@ -27,8 +28,13 @@ _MESSAGE_TAG = write_bytes(2, b"")[:-1]
 _PAYLOAD_TAG = write_bytes(1, b"")[:-1]
 _META_TAG = write_bytes(11, bytes(META_BYTES))[:-META_BYTES]
 _TIMESTAMP_TAG = write_number(10, 0)[:-1]
-_META_FIELDS_BYTES = len(_TIMESTAMP_TAG) + len(_META_TAG) + META_BYTES
-"""Of timestamp and meta, but for the timestamp itself."""
+
+_HEX = Topic(bytes(4)).hex().encode()
+_BEFORE_TOPIC, _, _BEHIND_TOPIC = content_topic_of(Topic(bytes(4))).encode().partition(_HEX)
+_TOPIC_TAG = write_bytes(2, _BEFORE_TOPIC + _HEX + _BEHIND_TOPIC)[: -len(_HEX + _BEHIND_TOPIC)]
+_BEHIND_AND_VERSION = _BEHIND_TOPIC + write_number(3, ENVELOPE_VERSION) + _TIMESTAMP_TAG
+_OTHER_BYTES = len(_TOPIC_TAG + _HEX + _BEHIND_AND_VERSION + _META_TAG) + META_BYTES
+"""What a message takes beside its payload and the digits of its timestamp."""
 
 
 def stored_entries(network_topic: str, names: Sequence[MessageHash], raws: Sequence[bytes]) -> list[StoredEntry | None]:
@@ -46,25 +52,19 @@ def stored_entries(network_topic: str, names: Sequence[MessageHash], raws: Seque
             entries.append(None)
             continue
         created, ttl, topic, data, nonce = fields
-        content_topic, topic_and_version = _topic_parts(topic)
+        topic_hex = hexlify(topic)
         meta = pack(created * NS, ttl) + nonce
         # The timestamp is the first part of the meta.
-        if sha256(b"".join((before, data, content_topic, meta, meta[:_TIMESTAMP_BYTES]))).digest() != name:
+        hashed = (before, data, _BEFORE_TOPIC, topic_hex, _BEHIND_TOPIC, meta, meta[:_TIMESTAMP_BYTES])
+        if sha256(b"".join(hashed)).digest() != name:
             entries.append(None)
             continue
         timestamp = nanoseconds(created * NS << 1)  # what zigzag makes of a number that is not negative
-        head = _message_head(len(data), len(topic_and_version) + len(timestamp) + _META_FIELDS_BYTES)
-        message = (head, data, topic_and_version, _TIMESTAMP_TAG, timestamp, _META_TAG, meta)
+        head = _message_head(len(data), len(timestamp) + _OTHER_BYTES)
+        message = (head, data, _TOPIC_TAG, topic_hex, _BEHIND_AND_VERSION, timestamp, _META_TAG, meta)
         encoded = b"".join((_HASH_TAG, name, *message, after))
         entries.append(new(StoredEntry, (name, encoded)))  # half the time of a NamedTuple's own
     return entries
-
-
-@lru_cache(maxsize=TOPICS_KEPT)
-def _topic_parts(topic: Topic) -> tuple[bytes, bytes]:
-    """The content topic, and its field with that of the version."""
-    content_topic = content_topic_of(topic).encode()
-    return content_topic, write_bytes(2, content_topic) + write_number(3, ENVELOPE_VERSION)
 
 
 @lru_cache(maxsize=LENGTHS_KEPT)
