@@ -70,10 +70,20 @@ class Arrived(Protocol):
     def removed_until(self) -> int:
         """Nothing that was created later than this was ever removed, in Unix seconds."""
 
-    def decode(self) -> tuple[Sequence[ArrivedEnvelope], int]:
+    def up_to_known(self, known: Container[bytes]) -> "Arrived | None":
+        """The same up to the last envelope that is known; None if none is. It is for a thread, too.
+
+        Args:
+            known: see `decode`.
+        """
+
+    def decode(self, known: Container[bytes] = ()) -> tuple[Sequence[ArrivedEnvelope], int]:
         """The envelopes in order, but for those that are damaged; and how many these are.
 
         It takes 8 us an envelope, so it is for a thread.
+
+        Args:
+            known: hashes, of each as much as a store's keys have. These envelopes are left out, and not even looked at.
         """
 
 

@@ -4,13 +4,17 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mailserver.gateway import live as live_module
 from mailserver.gateway.index import message_store
+from mailserver.gateway.index.message_store import News
 from mailserver.gateway.index.schema import INDEX_FILE
+from mailserver.ids.waku_message import WakuMessage
 from mailserver.live.feed import Feed
+from mailserver.store.message_ids import Arrival
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.envelope import Envelope
 from tests.gateway.clients import LightClient
@@ -44,6 +48,29 @@ async def looked_at() -> None:
     now = asyncio.get_running_loop().time
     later = now() + 20 * live_module.LOOK_S
     await until(lambda: now() > later)
+
+
+def news_of(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, News]]:
+    """What the looks at the store find from now on: whether only up to what has come from the feed, and what."""
+    found = []
+    news_of_store = gateway.messages.news
+
+    async def news(after: Arrival, *, is_to_known: bool = False, **rest: Any) -> News:
+        found.append((is_to_known, await news_of_store(after, is_to_known=is_to_known, **rest)))
+        return found[-1][1]
+
+    monkeypatch.setattr(gateway.messages, "news", news)
+    return found
+
+
+async def another(found: list[tuple[bool, News]]) -> None:
+    """Wait until there is one more look."""
+    before = len(found)
+    await until(lambda: len(found) > before)
+
+
+def messages_of(news: News) -> list[WakuMessage]:
+    return [each.message for each in news.messages]
 
 
 @contextlib.asynccontextmanager
@@ -190,6 +217,7 @@ async def test_no_more_is_looked_through_than_a_bound(tmp_path: Path, monkeypatc
 async def test_what_was_pushed_is_remembered_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "LOOK_S", 1000.0)
     monkeypatch.setattr(live_module, "MAX_PUSHED", 2)
+    monkeypatch.setattr(live_module, "MAX_FED", 0)
     async with running_gateway(tmp_path) as gateway, subscriber(gateway) as client:
         await gateway.accept(make_envelope(100))
         await hear(client, 1)
@@ -202,6 +230,59 @@ async def test_what_was_pushed_is_remembered_within_a_bound(tmp_path: Path, monk
             await gateway.accept(make_envelope(3))
 
         assert (await hear(client, 9))[5:] == [each.data for each in envelopes(4)]
+
+
+async def test_what_comes_from_the_feed_is_not_decoded_in_the_store_again(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_module, "LOOK_S", 0.01)
+    found = news_of(gateway, monkeypatch)
+    async with subscriber(gateway) as client:
+        await gateway.accept(*envelopes(50))
+        await hear(client, 50)
+        await looked_at()
+
+        assert [news for _, news in found if news.end == news.last][-1].messages == []
+        assert sum(len(news.messages) for _, news in found) < 50
+
+
+async def test_what_was_stored_before_the_last_of_the_feed_is_pushed_while_the_feed_goes_on(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the feed having heard of them, envelopes are in the store: here, nobody has published them."""
+    monkeypatch.setattr(live_module, "LOOK_S", 0.01)
+    found = news_of(gateway, monkeypatch)
+    async with subscriber(gateway) as client:
+        await gateway.accept(make_envelope(0))
+        await hear(client, 1)
+        await gateway.daemon.store.put([stored(make_envelope(1))])
+        number = 2
+        while make_envelope(1).data not in await hear(client, number - 1):
+            await gateway.accept(make_envelope(number))
+            number += 1
+
+    (is_to_known,) = [is_to_known for is_to_known, news in found if mapped(make_envelope(1)) in messages_of(news)]
+    assert is_to_known
+
+
+async def test_what_is_stored_behind_the_last_of_the_feed_is_pushed_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_module, "LOOK_S", 0.1)
+    monkeypatch.setattr(live_module, "SETTLE_S", 0.5)
+    async with running_gateway(tmp_path) as gateway, subscriber(gateway) as client:
+        found = news_of(gateway, monkeypatch)
+        gateway.daemon.publish(1, first=1)  # none of these is stored
+        await hear(client, 1)
+        await gateway.daemon.store.put([stored(make_envelope(0))])
+        number = 2
+        while not (looks := [look for look in found if mapped(make_envelope(0)) in messages_of(look[1])]):
+            gateway.daemon.publish(1, first=number)
+            number += 1
+            await another(found)
+        await until(lambda: mapped(make_envelope(0)) in [push.waku_message for push in client.pushes])
+
+    assert [is_to_known for is_to_known, _ in looks] == [False]
 
 
 # Where it begins
