@@ -20,13 +20,14 @@ import re
 import struct
 from collections.abc import Iterable
 from functools import lru_cache
+from hashlib import sha256
 from itertools import repeat
 from typing import NamedTuple
 
 from mailserver.errors import DecodeError
 from mailserver.ids.muid import Difference, Muid, NoId, differences, metadata_of, muid, muid_after
-from mailserver.ids.waku_message import WakuMessage
-from mailserver.waku.envelope import MAX_U32, Envelope, Topic, encode_envelope, read_fields
+from mailserver.ids.waku_message import MessageHash, WakuMessage
+from mailserver.waku.envelope import MAX_U32, Envelope, Fields, Topic, encode_envelope, read_fields
 
 NS = 1_000_000_000
 
@@ -34,7 +35,8 @@ ENVELOPE_VERSION = 1
 """The version of a message whose payload is sealed as in v1."""
 
 TOPICS_KEPT = 4096
-"""Of how many topics it is remembered how they are written in a MUID: up to 1 MB. Some hundred are in use at a time."""
+"""Of how many topics it is remembered how they are written in a MUID, or in a message hash: up to 1 MB each. Some
+hundred are in use at a time."""
 
 CONTENT = "network topic, topic or data"
 """What differs of an envelope whose checksum is another: nothing says which of them."""
@@ -42,6 +44,7 @@ CONTENT = "network topic, topic or data"
 _META = struct.Struct(">Q I Q")
 _META_HEAD = struct.Struct(">Q I")
 META_BYTES = _META.size
+TIMESTAMP_BYTES = 8
 _CONTENT_TOPIC = re.compile("/waku/1/0x([0-9a-f]{8})/rfc26")
 
 
@@ -113,6 +116,23 @@ def message_of(envelope: Envelope) -> WakuMessage:
     )
 
 
+def message_hashes(network_topic: str, fields: Iterable[Fields]) -> list[MessageHash | None]:
+    """Compute the message hashes of many envelopes, given what is read of them; None for one that has no id.
+
+    It takes a quarter of the time of `message_of` and `WakuMessage.hash`, and nobody needs to make an Envelope for it.
+    """
+    before, pack, join = network_topic.encode(), _META_HEAD.pack, b"".join
+    hashes: list[MessageHash | None] = []
+    for created, ttl, topic, data, nonce in fields:
+        if created < 1:
+            hashes.append(None)
+            continue
+        head = pack(created * NS, ttl)  # of the meta; the timestamp is in it as it is hashed
+        whole = join((before, data, _content_topic_bytes(topic), head, nonce, head[:TIMESTAMP_BYTES]))
+        hashes.append(MessageHash(sha256(whole).digest()))
+    return hashes
+
+
 def envelope_muid(network_topic: str, envelope: Envelope) -> Muid:
     """The MUID of an envelope: 52 bytes.
 
@@ -139,6 +159,12 @@ def envelope_muids(
         None if meta is None else muid_after(_topics_before(network_topic, topic), meta, content)
         for topic, meta, content in zip(topics, metas, data, strict=True)
     ]
+
+
+@lru_cache(maxsize=TOPICS_KEPT)
+def _content_topic_bytes(topic: Topic) -> bytes:
+    """The content topic of a topic, as it is hashed."""
+    return content_topic_of(topic).encode()
 
 
 @lru_cache(maxsize=TOPICS_KEPT)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from mailserver.errors import StoreError
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.message_ids import Arrival
-from mailserver.waku.envelope import Envelope, EnvelopeHash
+from mailserver.waku.envelope import Envelope, EnvelopeHash, Fields
 
 
 class OtherStore(StoreError):
@@ -45,6 +45,14 @@ class ArrivedEnvelope(NamedTuple):
     arrival: Arrival
     envelope: Envelope
     hash: EnvelopeHash
+
+
+class ArrivedFields(NamedTuple):
+    """The same, with what the envelope says instead of the envelope."""
+
+    arrival: Arrival
+    hash: EnvelopeHash
+    fields: Fields
 
 
 class Arrived(Protocol):
@@ -85,6 +93,9 @@ class Arrived(Protocol):
         Args:
             known: hashes, of each as much as a store's keys have. These envelopes are left out, and not even looked at.
         """
+
+    def fields(self) -> tuple[Sequence[ArrivedFields], int]:
+        """The same of all of them without an Envelope for each, in half the time."""
 
 
 class Bodies(NamedTuple):

@@ -4,10 +4,10 @@ from collections.abc import Container, Iterable, Sequence
 
 from mailserver.codec.keccak import keccak256
 from mailserver.errors import DecodeError
-from mailserver.store.arrivals import ArrivedEnvelope
+from mailserver.store.arrivals import ArrivedEnvelope, ArrivedFields
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES
 from mailserver.store.message_ids import Arrival
-from mailserver.waku.envelope import EnvelopeHash, decode_envelope
+from mailserver.waku.envelope import EnvelopeHash, decode_envelope, read_fields
 
 READERS = 2
 """How many statements are run at once."""
@@ -41,6 +41,24 @@ def decode_arrived(
             continue
         found.append(ArrivedEnvelope(Arrival(seq), envelope, whole))
     return found, damaged
+
+
+def read_arrived(
+    seqs: Sequence[int], sizes: Sequence[int], prefixes: Iterable[bytes], raws: bytes
+) -> tuple[list[ArrivedFields], int]:
+    """What the envelopes of some rows say, in order, but for those that are damaged; and how many these are.
+
+    Args:
+        prefixes, raws: as of `decode_arrived`.
+    """
+    found, end = [], 0
+    for seq, size, prefix, fields in zip(seqs, sizes, prefixes, read_fields(raws, sizes), strict=True):
+        at, end = end, end + size
+        if fields is not None:
+            whole = keccak256(raws[at:end])
+            if whole[:HASH_PREFIX_BYTES] == prefix:
+                found.append(ArrivedFields(Arrival(seq), EnvelopeHash(whole), fields))
+    return found, len(seqs) - len(found)
 
 
 def count_to_known(prefixes: Sequence[bytes], known: Container[bytes]) -> int:

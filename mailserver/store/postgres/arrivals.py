@@ -18,9 +18,16 @@ import asyncpg
 
 from mailserver.errors import StoreError
 from mailserver.handoff.kinds import ARCHIVED
-from mailserver.store.arrivals import ArrivedEnvelope, Bodies, OtherStore, StoredPlace
+from mailserver.store.arrivals import ArrivedEnvelope, ArrivedFields, Bodies, OtherStore, StoredPlace
 from mailserver.store.engine import work as costs
-from mailserver.store.engine.arrivals import MAX_ARRIVALS_BYTES, READERS, count_to_known, decode_arrived, fitting
+from mailserver.store.engine.arrivals import (
+    MAX_ARRIVALS_BYTES,
+    READERS,
+    count_to_known,
+    decode_arrived,
+    fitting,
+    read_arrived,
+)
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.message_ids import Arrival, OtherNetworkTopic
 from mailserver.store.postgres.connections import Connection, open_links, shown_url
@@ -110,6 +117,10 @@ class PostgresArrived:
             return None
         rows = _Rows(seqs[:count], sizes[:count], prefixes[:count], raws)
         return replace(self, end=Arrival(seqs[count - 1]), rows=rows)
+
+    def fields(self) -> tuple[list[ArrivedFields], int]:
+        """What the envelopes say, in order, but for those that are damaged; and how many these are."""
+        return read_arrived(*self.rows)
 
     def decode(self, known: Container[bytes] = ()) -> tuple[list[ArrivedEnvelope], int]:
         """The envelopes in order, but for those that are known or damaged; and how many are damaged."""

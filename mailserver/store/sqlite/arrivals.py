@@ -15,9 +15,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from mailserver.errors import StoreError
-from mailserver.store.arrivals import ArrivedEnvelope, Bodies, OtherStore, StoredPlace
+from mailserver.store.arrivals import ArrivedEnvelope, ArrivedFields, Bodies, OtherStore, StoredPlace
 from mailserver.store.engine import work as costs
-from mailserver.store.engine.arrivals import MAX_ARRIVALS_BYTES, READERS, count_to_known, decode_arrived, fitting
+from mailserver.store.engine.arrivals import (
+    MAX_ARRIVALS_BYTES,
+    READERS,
+    count_to_known,
+    decode_arrived,
+    fitting,
+    read_arrived,
+)
 from mailserver.store.engine.fair_pool import FairPool
 from mailserver.store.engine.keys import pieces
 from mailserver.store.interface import OURSELVES, Payer
@@ -119,6 +126,12 @@ class SqliteArrived:
             seqs=",".join(map(str, seqs)),
             sizes=",".join(map(str, sizes)),
             hashes=self.hashes[: count * HASH_PREFIX_BYTES],
+        )
+
+    def fields(self) -> tuple[list[ArrivedFields], int]:
+        """What the envelopes say, in order, but for those that are damaged; and how many these are."""
+        return read_arrived(
+            numbers(self.seqs), numbers(self.sizes), pieces(self.hashes, HASH_PREFIX_BYTES), self.raws or b""
         )
 
     def decode(self, known: Container[bytes] = ()) -> tuple[list[ArrivedEnvelope], int]:
