@@ -33,8 +33,8 @@ FRESH_S = 120
 """What was made longer ago is not pushed when the feed has left it out: it is history, which clients ask for."""
 
 SETTLE_S = 10.0
-"""How long the store is looked at when the feed has left something out: what was accepted just before that gets into
-the store a little later, when the disk has taken it."""
+"""What gets into the store so long after the feed has left something out is looked at: what was accepted just before gets
+there a little later, when the disk has taken it."""
 
 LOOK_S = 0.25
 """How often it is looked at meanwhile."""
@@ -95,6 +95,8 @@ class Live:
         self._fed: _Remembered[bytes] = _Remembered(MAX_FED)  # prefixes of hashes, while the store is looked at
         self._identity = ""  # of the store
         self._after = BEFORE_ALL  # the place in it behind which the next look begins
+        self._last = BEFORE_ALL  # where it ended at the last look
+        self._goal: Arrival | None = None  # where it ended when the time was over: so far it is looked through
         self._turn = asyncio.Lock()  # whoever pushes has it, so that messages stay in order
         self._owes = asyncio.Event()  # whether the store is to be looked at
         self._owes_until = 0.0
@@ -151,27 +153,35 @@ class Live:
         """Push what the store has got, before anything else that is live, and for a while what it still gets."""
         async with self._turn:
             self._owes_until = asyncio.get_running_loop().time() + SETTLE_S
+            self._goal = None
             self._owes.set()
-            await self._look(is_to_known=False)
+            while await self._look(is_to_known=False):
+                pass
 
     async def _read_store(self) -> None:
         """Push what the store gets later.
 
         While something comes from the feed, what has arrived behind it is left alone: it comes from there, too, by a
-        shorter way. At the end nothing is.
+        shorter way.
         """
         while True:
             await self._owes.wait()
             self._has_come = False
             await asyncio.sleep(LOOK_S)
-            async with self._turn:
-                is_last = asyncio.get_running_loop().time() >= self._owes_until
-                if await self._look(is_to_known=self._has_come and not is_last) and is_last:
+            is_to_known, has_more = self._has_come, True
+            while has_more:
+                async with self._turn:
+                    has_more = await self._look(is_to_known=is_to_known)
+            if not self._problem and asyncio.get_running_loop().time() >= self._owes_until:
+                self._goal = self._last if self._goal is None else min(self._goal, self._last)
+                if self._after >= self._goal:
                     self._owes.clear()
                     self._fed.clear()
 
     async def _look(self, *, is_to_known: bool) -> bool:
-        """Push what the store has got since the last time; return whether it could be read.
+        """Push some of what the store has got since the last time; return whether to look for more at once.
+
+        Whoever calls this has the turn.
 
         Args:
             is_to_known: whether to go no farther than to the last that has come from the feed.
@@ -181,18 +191,14 @@ class Live:
             earliest = Arrival(news.last - MAX_MISSED)
             if news.end < earliest:
                 news = await self._news(earliest, is_to_known=is_to_known)
-            while True:
-                await self._push_missed(news.messages)
-                has_more = self._after < news.end < news.last
-                self._after = news.end
-                if not has_more:
-                    break
-                news = await self._news(news.end, is_to_known=is_to_known)
         except StoreError as error:
             self._note_problem(str(error))
             return False
         self._note_problem("")
-        return True
+        await self._push_missed(news.messages)
+        has_more = self._after < news.end < news.last
+        self._after, self._last = news.end, news.last
+        return has_more
 
     async def _push_missed(self, messages: Sequence[MappedMessage]) -> None:
         """Push what is fresh."""
