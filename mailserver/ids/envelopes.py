@@ -35,8 +35,8 @@ ENVELOPE_VERSION = 1
 """The version of a message whose payload is sealed as in v1."""
 
 TOPICS_KEPT = 4096
-"""Of how many topics it is remembered how they are written in a MUID, or in a message hash: up to 1 MB each. Some
-hundred are in use at a time."""
+"""Of how many topics it is remembered how they are written: up to 1 MB for each form. Some hundred are in use at a
+time."""
 
 CONTENT = "network topic, topic or data"
 """What differs of an envelope whose checksum is another: nothing says which of them."""
@@ -56,6 +56,7 @@ class EnvelopeMeta(NamedTuple):
     nonce: int
 
 
+@lru_cache(maxsize=TOPICS_KEPT)
 def content_topic_of(topic: Topic) -> str:
     """The content topic of a topic."""
     return f"/waku/1/0x{topic.hex()}/rfc26"
