@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain, pairwise
 from typing import Generic, TypeVar
 
 from mailserver.errors import DecodeError, StoreError
@@ -33,7 +34,7 @@ FRESH_S = 120
 """What was made longer ago is not pushed when the feed has left it out: it is history, which clients ask for."""
 
 SETTLE_S = 10.0
-"""What gets into the store so long after the feed has left something out is looked at: what was accepted just before gets
+"""What gets into the store so long after the feed has left something out is looked at: what was accepted just before is
 there a little later, when the disk has taken it."""
 
 LOOK_S = 0.25
@@ -126,27 +127,40 @@ class Live:
                 self.missed += item.missed or 0
                 await self._go_on_from_store()
                 continue
+            batches = [item]
+            while more := self._feed.next_envelopes():
+                batches.append(more)
             try:
                 async with self._turn:
-                    await self._push_live(item)
+                    await self._push_live(batches)
             except StoreError as error:
                 log.error("live messages not pushed error=%r", str(error))
                 await self._go_on_from_store()
 
-    async def _push_live(self, batch: Sequence[FeedEnvelope]) -> None:
-        """Push a batch of the feed. Messages that nobody wants are not even made."""
+    async def _push_live(self, batches: Sequence[Sequence[FeedEnvelope]]) -> None:
+        """Push what has come of the feed. Messages that nobody wants are not even made.
+
+        All are made in one trip to a thread, which has to wait for Python's lock where it is busy. Between two batches
+        sockets get their turn.
+        """
         began = asyncio.get_running_loop().time()
         wanted: list[tuple[Envelope, EnvelopeHash]] = []
-        for envelope_hash, raw in batch:
-            envelope = _decode(raw)
-            if envelope is not None and self._filters.wants(content_topic_of(envelope.topic)):
-                wanted.append((envelope, envelope_hash))
+        ends = [0]
+        for batch in batches:
+            for envelope_hash, raw in batch:
+                envelope = _decode(raw)
+                if envelope is not None and self._filters.wants(content_topic_of(envelope.topic)):
+                    wanted.append((envelope, envelope_hash))
+            ends.append(len(wanted))
         if wanted:
-            self._push(await self._messages.messages_of(wanted))
+            messages = await self._messages.messages_of(wanted)
+            for at, end in pairwise(ends):
+                self._push(messages[at:end])
+                await asyncio.sleep(0)
             self._metrics.push_delay.observe(asyncio.get_running_loop().time() - began)
         if self._owes.is_set():
             self._has_come = True
-            for envelope_hash, _ in batch:
+            for envelope_hash, _ in chain.from_iterable(batches):
                 self._fed.add(envelope_hash[:PREFIX_BYTES])
 
     async def _go_on_from_store(self) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,14 @@ import pytest
 
 from mailserver.gateway import live as live_module
 from mailserver.gateway.index import message_store
+from mailserver.gateway.index.mapping import MappedMessage
 from mailserver.gateway.index.message_store import News
 from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.ids.waku_message import WakuMessage
 from mailserver.live.feed import Feed
 from mailserver.store.message_ids import Arrival
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.waku.envelope import Envelope
+from mailserver.waku.envelope import Envelope, EnvelopeHash
 from tests.gateway.clients import LightClient
 from tests.gateway.worlds import NEWS_TOPIC, TOPIC, Gateway, mapped, message, on_each_engine, running_gateway
 from tests.mailservers import NOW, SPORT, make_envelope, stored
@@ -114,6 +115,30 @@ async def test_messages_that_nobody_wants_are_not_made(gateway: Gateway) -> None
 
     assert gateway.scraped("gateway_pushes_total") == 1.0
     assert gateway.scraped("gateway_push_delay_seconds_count") == 1.0
+
+
+async def test_batches_that_came_meanwhile_are_made_into_messages_together(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    gate = asyncio.Event()
+    make = gateway.messages.messages_of
+
+    async def messages_of(some: Sequence[tuple[Envelope, EnvelopeHash]]) -> list[MappedMessage | None]:
+        made.append(len(some))
+        await gate.wait()
+        return await make(some)
+
+    monkeypatch.setattr(gateway.messages, "messages_of", messages_of)
+    async with subscriber(gateway) as client:
+        for each in envelopes(20):
+            await gateway.accept(each)
+            await turns()  # each comes in a batch of its own
+        await until(lambda: made == [1])
+        gate.set()
+
+        assert await hear(client, 20) == [each.data for each in envelopes(20)]
+    assert len(made) < 5
 
 
 async def test_index_that_fails_ends_nothing_and_its_messages_are_pushed_later(
