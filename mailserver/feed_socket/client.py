@@ -133,6 +133,17 @@ class FeedClient:
         while not self._queue:
             self._arrived.clear()
             await self._arrived.wait()
+        return self._take()
+
+    def next_envelopes(self) -> tuple[FeedEnvelope, ...]:
+        """What `next` would return at once, if these are envelopes; nothing otherwise."""
+        if not self._queue or isinstance(self._queue[0], Gap):
+            return ()
+        taken = self._take()
+        assert not isinstance(taken, Gap), "it was looked at"
+        return taken
+
+    def _take(self) -> tuple[FeedEnvelope, ...] | Gap:
         taken = self._queue.popleft()
         self._queued_bytes -= _size(taken)
         self._taken.set()

@@ -20,19 +20,23 @@ import re
 import struct
 from binascii import hexlify
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import sha256
 from itertools import repeat
 from typing import NamedTuple, cast
 
 from mailserver.errors import DecodeError
 from mailserver.ids.muid import Difference, Muid, NoId, differences, metadata_of, muid
-from mailserver.ids.waku_message import WakuMessage
-from mailserver.waku.envelope import MAX_U32, Envelope, Topic, encode_envelope, read_fields
+from mailserver.ids.waku_message import MessageHash, WakuMessage
+from mailserver.waku.envelope import MAX_U32, Envelope, Fields, Topic, encode_envelope, read_fields
 
 NS = 1_000_000_000
 
 ENVELOPE_VERSION = 1
 """The version of a message whose payload is sealed as in v1."""
+
+TOPICS_KEPT = 4096
+"""Of how many topics it is remembered how they are written: up to 1 MB. Some hundred are in use at a time."""
 
 CONTENT = "network topic, topic or data"
 """What differs of an envelope whose checksum is another: nothing says which of them."""
@@ -40,7 +44,10 @@ CONTENT = "network topic, topic or data"
 _META = struct.Struct(">Q I Q")
 _META_HEAD = struct.Struct(">Q I")
 META_BYTES = _META.size
-_BEFORE_TOPIC, _BEHIND_TOPIC = "/waku/1/0x", b"/rfc26"
+TIMESTAMP_BYTES = 8
+BEFORE_TOPIC, BEHIND_TOPIC = b"/waku/1/0x", b"/rfc26"
+"""What is around a topic, in hex, in its content topic."""
+
 _CONTENT_TOPIC = re.compile("/waku/1/0x([0-9a-f]{8})/rfc26")
 
 
@@ -52,6 +59,7 @@ class EnvelopeMeta(NamedTuple):
     nonce: int
 
 
+@lru_cache(maxsize=TOPICS_KEPT)
 def content_topic_of(topic: Topic) -> str:
     """The content topic of a topic."""
     return f"/waku/1/0x{topic.hex()}/rfc26"
@@ -112,6 +120,25 @@ def message_of(envelope: Envelope) -> WakuMessage:
     )
 
 
+def message_hashes(network_topic: str, fields: Iterable[Fields | None]) -> list[MessageHash | None]:
+    """Compute the message hashes of many envelopes, given what is read of them; None for one that does not decode, or
+    has no id.
+
+    It takes a quarter of the time of `message_of` and `WakuMessage.hash`, and nobody needs to make an Envelope for it.
+    """
+    network, pack, join, before, behind = network_topic.encode(), _META_HEAD.pack, b"".join, BEFORE_TOPIC, BEHIND_TOPIC
+    hashes: list[bytes | None] = []
+    for each in fields:
+        if each is None or each[0] < 1:
+            hashes.append(None)
+            continue
+        created, ttl, topic, data, nonce = each
+        head = pack(created * NS, ttl)  # of the meta; the timestamp is in it as it is hashed
+        whole = join((network, data, before, hexlify(topic), behind, head, nonce, head[:TIMESTAMP_BYTES]))
+        hashes.append(sha256(whole).digest())
+    return cast(list[MessageHash | None], hashes)
+
+
 def envelope_muid(network_topic: str, envelope: Envelope) -> Muid:
     """The MUID of an envelope: 52 bytes.
 
@@ -138,14 +165,14 @@ def envelope_muids(
     return [
         None
         if meta is None
-        else Muid(sha256(join((before, hexlify(topic), _BEHIND_TOPIC, meta, content))).digest() + meta)
+        else Muid(sha256(join((before, hexlify(topic), BEHIND_TOPIC, meta, content))).digest() + meta)
         for topic, meta, content in zip(topics, metas, data, strict=True)
     ]
 
 
 def _before_topics(network_topic: str) -> bytes:
     """What stands before the topic, in hex, where a MUID is computed."""
-    return (network_topic + _BEFORE_TOPIC).encode()
+    return network_topic.encode() + BEFORE_TOPIC
 
 
 def joined_muids(
@@ -159,7 +186,7 @@ def joined_muids(
         sizes: the length of each, 0 for one that is not there.
         created: when each of them must have been created to have an id; None: at any time.
     """
-    pack, join, before, behind = _META_HEAD.pack, b"".join, _before_topics(network_topic), _BEHIND_TOPIC
+    pack, join, before, behind = _META_HEAD.pack, b"".join, _before_topics(network_topic), BEHIND_TOPIC
     muids: list[bytes | None] = []
     # All are read before any is hashed: to do both by turns takes a tenth longer.
     for fields, expected in zip([*read_fields(body, sizes)], created, strict=False):

@@ -13,6 +13,7 @@ Unknown fields are skipped. If a field comes twice, the last one counts, as in e
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import NewType
 
@@ -32,6 +33,10 @@ MAX_CONTENT_TOPIC_BYTES = 1024
 
 MAX_META_BYTES = 64
 MAX_RATE_LIMIT_PROOF_BYTES = 4096
+
+FIELDS_KEPT = 1024
+"""How many content topics, and how many timestamps, are remembered as they are encoded: up to 2 MB. Envelopes that were
+created in the same second have the same timestamp, and to encode it takes as long as all other fields."""
 
 _KINDS = {
     1: ("payload", WireType.LENGTH_DELIMITED, MAX_MESSAGE_BYTES),
@@ -59,11 +64,11 @@ class WakuMessage:
 
     def encode(self) -> bytes:
         """The protobuf form, its fields in the order of their numbers. Empty payloads are written, too: see above."""
-        parts = [write_bytes(1, self.payload), write_bytes(2, self.content_topic.encode())]
+        parts = [write_bytes(1, self.payload), _content_topic_field(self.content_topic)]
         if self.version is not None:
             parts.append(write_number(3, self.version))
         if self.timestamp is not None:
-            parts.append(write_number(10, zigzag(self.timestamp)))
+            parts.append(_timestamp_field(self.timestamp))
         if self.meta:
             parts.append(write_bytes(11, self.meta))
         if self.rate_limit_proof is not None:
@@ -79,11 +84,19 @@ class WakuMessage:
         leaves out a timestamp of 0. So no message of ours is without one, or has 0.
         Spec: 14/WAKU2-MESSAGE "Deterministic message hashing".
         """
-        digest = sha256(network_topic.encode())
         time = (self.timestamp or 0).to_bytes(8, "big", signed=True)
-        for part in (self.payload, self.content_topic.encode(), self.meta, time):
-            digest.update(part)
-        return MessageHash(digest.digest())
+        parts = network_topic.encode(), self.payload, self.content_topic.encode(), self.meta, time
+        return MessageHash(sha256(b"".join(parts)).digest())
+
+
+@lru_cache(maxsize=FIELDS_KEPT)
+def _content_topic_field(content_topic: str) -> bytes:
+    return write_bytes(2, content_topic.encode())
+
+
+@lru_cache(maxsize=FIELDS_KEPT)
+def _timestamp_field(timestamp: int) -> bytes:
+    return write_number(10, zigzag(timestamp))
 
 
 def decode_message(data: bytes) -> WakuMessage:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from mailserver.errors import StoreError
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.message_ids import Arrival
-from mailserver.waku.envelope import Envelope, EnvelopeHash
+from mailserver.waku.envelope import Envelope, EnvelopeHash, Fields
 
 
 class OtherStore(StoreError):
@@ -47,6 +47,14 @@ class ArrivedEnvelope(NamedTuple):
     hash: EnvelopeHash
 
 
+class ArrivedFields(NamedTuple):
+    """The same, with what the envelope says instead of the envelope."""
+
+    arrival: Arrival
+    hash: EnvelopeHash
+    fields: Fields
+
+
 class Arrived(Protocol):
     """What arrived after a place, and how the store was at that moment."""
 
@@ -70,11 +78,24 @@ class Arrived(Protocol):
     def removed_until(self) -> int:
         """Nothing that was created later than this was ever removed, in Unix seconds."""
 
-    def decode(self) -> tuple[Sequence[ArrivedEnvelope], int]:
+    def up_to_known(self, known: Container[bytes]) -> "Arrived | None":
+        """The same up to the last envelope that is known; None if none is. It is for a thread, too.
+
+        Args:
+            known: see `decode`.
+        """
+
+    def decode(self, known: Container[bytes] = ()) -> tuple[Sequence[ArrivedEnvelope], int]:
         """The envelopes in order, but for those that are damaged; and how many these are.
 
         It takes 8 us an envelope, so it is for a thread.
+
+        Args:
+            known: hashes, of each as much as a store's keys have. These envelopes are left out, and not even looked at.
         """
+
+    def fields(self) -> tuple[Sequence[ArrivedFields], int]:
+        """The same of all of them without an Envelope for each, in half the time."""
 
 
 class Bodies(NamedTuple):

@@ -395,6 +395,21 @@ async def test_gaps_with_nothing_between_them_are_one(tmp_path: Path) -> None:
         await asyncio.wait([running])
 
 
+async def test_batches_that_wait_are_taken_at_once_up_to_a_gap(tmp_path: Path) -> None:
+    one, other, last = ((FeedEnvelope(each.hash(), each.raw),) for each in map(make_envelope, range(3)))
+    frames: list[Frame] = [Hello(TERMS), Envelopes(one), Envelopes(other), Missed(1), Envelopes(last)]
+    client = FeedClient(tmp_path)
+
+    async with saying(tmp_path, b"".join(frame.encode() for frame in frames)):
+        running = asyncio.create_task(client.run())
+        assert await take(client) == Gap(None)
+        assert [client.next_envelopes() for _ in range(3)] == [one, other, ()]
+        assert await take(client) == Gap(1)
+        assert [client.next_envelopes() for _ in range(2)] == [last, ()]
+        running.cancel()
+        await asyncio.wait([running])
+
+
 async def test_answer_to_nothing_is_ignored(tmp_path: Path) -> None:
     frames: list[Frame] = [Hello(TERMS), Stored(77), Missed(5)]
     client = FeedClient(tmp_path)

@@ -2,17 +2,22 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mailserver.gateway import live as live_module
 from mailserver.gateway.index import message_store
+from mailserver.gateway.index.mapping import MappedMessage
+from mailserver.gateway.index.message_store import News
 from mailserver.gateway.index.schema import INDEX_FILE
+from mailserver.ids.waku_message import WakuMessage
 from mailserver.live.feed import Feed
+from mailserver.store.message_ids import Arrival
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.waku.envelope import Envelope
+from mailserver.waku.envelope import Envelope, EnvelopeHash
 from tests.gateway.clients import LightClient
 from tests.gateway.worlds import NEWS_TOPIC, TOPIC, Gateway, mapped, message, on_each_engine, running_gateway
 from tests.mailservers import NOW, SPORT, make_envelope, stored
@@ -44,6 +49,29 @@ async def looked_at() -> None:
     now = asyncio.get_running_loop().time
     later = now() + 20 * live_module.LOOK_S
     await until(lambda: now() > later)
+
+
+def news_of(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, News]]:
+    """What the looks at the store find from now on: whether only up to what has come from the feed, and what."""
+    found = []
+    news_of_store = gateway.messages.news
+
+    async def news(after: Arrival, *, is_to_known: bool = False, **rest: Any) -> News:
+        found.append((is_to_known, await news_of_store(after, is_to_known=is_to_known, **rest)))
+        return found[-1][1]
+
+    monkeypatch.setattr(gateway.messages, "news", news)
+    return found
+
+
+async def another(found: list[tuple[bool, News]]) -> None:
+    """Wait until there is one more look."""
+    before = len(found)
+    await until(lambda: len(found) > before)
+
+
+def messages_of(news: News) -> list[WakuMessage]:
+    return [each.message for each in news.messages]
 
 
 @contextlib.asynccontextmanager
@@ -87,6 +115,30 @@ async def test_messages_that_nobody_wants_are_not_made(gateway: Gateway) -> None
 
     assert gateway.scraped("gateway_pushes_total") == 1.0
     assert gateway.scraped("gateway_push_delay_seconds_count") == 1.0
+
+
+async def test_batches_that_came_meanwhile_are_made_into_messages_together(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    gate = asyncio.Event()
+    make = gateway.messages.messages_of
+
+    async def messages_of(some: Sequence[tuple[Envelope, EnvelopeHash]]) -> list[MappedMessage | None]:
+        made.append(len(some))
+        await gate.wait()
+        return await make(some)
+
+    monkeypatch.setattr(gateway.messages, "messages_of", messages_of)
+    async with subscriber(gateway) as client:
+        for each in envelopes(20):
+            await gateway.accept(each)
+            await turns()  # each comes in a batch of its own
+        await until(lambda: made == [1])
+        gate.set()
+
+        assert await hear(client, 20) == [each.data for each in envelopes(20)]
+    assert len(made) < 5
 
 
 async def test_index_that_fails_ends_nothing_and_its_messages_are_pushed_later(
@@ -190,6 +242,7 @@ async def test_no_more_is_looked_through_than_a_bound(tmp_path: Path, monkeypatc
 async def test_what_was_pushed_is_remembered_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "LOOK_S", 1000.0)
     monkeypatch.setattr(live_module, "MAX_PUSHED", 2)
+    monkeypatch.setattr(live_module, "MAX_KNOWN", 0)
     async with running_gateway(tmp_path) as gateway, subscriber(gateway) as client:
         await gateway.accept(make_envelope(100))
         await hear(client, 1)
@@ -202,6 +255,79 @@ async def test_what_was_pushed_is_remembered_within_a_bound(tmp_path: Path, monk
             await gateway.accept(make_envelope(3))
 
         assert (await hear(client, 9))[5:] == [each.data for each in envelopes(4)]
+
+
+async def test_what_comes_from_the_feed_is_not_decoded_in_the_store_again(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_module, "LOOK_S", 0.01)
+    found = news_of(gateway, monkeypatch)
+    async with subscriber(gateway) as client:
+        await gateway.accept(*envelopes(50))
+        await hear(client, 50)
+        await looked_at()
+
+        assert [news for _, news in found if news.end == news.last][-1].messages == []
+        assert sum(len(news.messages) for _, news in found) < 50
+
+
+async def test_what_was_pushed_from_the_store_is_not_made_into_messages_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    async with running_gateway(tmp_path, is_live=False) as gateway, subscriber(gateway) as client:
+        make = gateway.messages.messages_of
+
+        async def messages_of(some: Sequence[tuple[Envelope, EnvelopeHash]]) -> list[MappedMessage | None]:
+            made.append(len(some))
+            return await make(some)
+
+        monkeypatch.setattr(gateway.messages, "messages_of", messages_of)
+        await gateway.accept(*envelopes(30))  # they wait in the feed, behind its gap
+        gateway.go_live()
+        await hear(client, 30)
+        await gateway.accept(make_envelope(30))
+
+        assert await hear(client, 31) == [each.data for each in envelopes(31)]
+    assert sum(made) == 1
+
+
+async def test_what_was_stored_before_the_last_of_the_feed_is_pushed_while_the_feed_goes_on(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the feed having heard of them, envelopes are in the store: here, nobody has published them."""
+    monkeypatch.setattr(live_module, "LOOK_S", 0.01)
+    found = news_of(gateway, monkeypatch)
+    async with subscriber(gateway) as client:
+        await gateway.accept(make_envelope(0))
+        await hear(client, 1)
+        await gateway.daemon.store.put([stored(make_envelope(1))])
+        number = 2
+        while make_envelope(1).data not in await hear(client, number - 1):
+            await gateway.accept(make_envelope(number))
+            number += 1
+
+    (is_to_known,) = [is_to_known for is_to_known, news in found if mapped(make_envelope(1)) in messages_of(news)]
+    assert is_to_known
+
+
+async def test_what_is_stored_behind_the_last_of_the_feed_is_pushed_once_nothing_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_module, "LOOK_S", 0.2)
+    monkeypatch.setattr(live_module, "SETTLE_S", 0.4)
+    async with running_gateway(tmp_path) as gateway, subscriber(gateway) as client:
+        found = news_of(gateway, monkeypatch)
+        gateway.daemon.publish(1, first=1)  # none of these is stored
+        await hear(client, 1)
+        await gateway.daemon.store.put([stored(make_envelope(0))])
+        for number in range(2, 6):
+            gateway.daemon.publish(1, first=number)
+            await another(found)
+        await hear(client, 6)
+
+    assert all(not is_to_known for is_to_known, news in found if mapped(make_envelope(0)) in messages_of(news))
+    assert any(is_to_known and news.end < news.last for is_to_known, news in found)
 
 
 # Where it begins

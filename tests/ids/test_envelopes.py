@@ -16,6 +16,7 @@ from mailserver.ids.envelopes import (
     envelope_of,
     joined_metas,
     joined_muids,
+    message_hashes,
     message_of,
     meta_of,
     metas_of,
@@ -26,7 +27,7 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC as NETWORK
 from mailserver.ids.muid import Muid, NoId, metadata_of, muid
 from mailserver.ids.waku_message import decode_message
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
-from mailserver.waku.envelope import MAX_U32, Envelope, Topic, decode_envelope, encode_envelope
+from mailserver.waku.envelope import MAX_U32, Envelope, Topic, decode_envelope, encode_envelope, read_fields
 from tests.properties import settings
 from tests.waku.envelopes import RECORDED, RECORDED_RAWS
 
@@ -99,6 +100,16 @@ def test_muids_of_envelopes_that_lie_one_after_the_other_are_those_of_each(sever
     names = [None, None, None, *(envelope_muid(NETWORK, one) for one in several), None]
     assert joined_muids(NETWORK, body, sizes) == names
     assert joined_metas(body, sizes) == [None if name is None else metadata_of(name) for name in names]
+
+
+@given(st.lists(envelopes(), max_size=3))
+def test_message_hashes_of_fields_are_those_of_the_messages(several: list[Envelope]) -> None:
+    several = [*several, *map(decode_envelope, RECORDED_RAWS)]
+    too_old = encode_envelope(50, 50, TOPIC, b"data", 7)
+    raws = [too_old.raw, *(each.raw for each in several)]
+    fields = [each for each in read_fields(b"".join(raws), map(len, raws)) if each is not None]
+
+    assert message_hashes(NETWORK, fields) == [None, *(message_of(each).hash(NETWORK) for each in several)]
 
 
 def test_envelope_that_was_created_at_another_time_than_is_said_has_no_muid() -> None:

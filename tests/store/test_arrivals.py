@@ -7,10 +7,11 @@ import pytest
 from mailserver.errors import StoreError
 from mailserver.store.arrivals import ArrivalLog, OtherStore, StoredPlace
 from mailserver.store.engine.arrivals import MAX_ARRIVALS_BYTES
+from mailserver.store.engine.keys import HASH_PREFIX_BYTES
 from mailserver.store.interface import NewEnvelope, Payer
 from mailserver.store.message_ids import BEFORE_ALL, Arrival, StoreWithIds
 from mailserver.store.retention import Surplus
-from mailserver.waku.envelope import Envelope, encode_envelope
+from mailserver.waku.envelope import NONCE_BYTES, Envelope, encode_envelope
 from tests.store.engines import Engine
 from tests.store.samples import DAY, EVERY_BYTE, NEWS, START
 
@@ -51,6 +52,49 @@ async def test_envelopes_come_in_the_order_of_arrival_in_parts(store: StoreWithI
     assert first.first == found[0].arrival
     assert first.end < second.end == second.last == third.end
     assert third.decode() == ([], 0)
+
+
+async def test_known_envelopes_are_left_out_and_not_counted_as_damaged(store: StoreWithIds, log: ArrivalLog) -> None:
+    some = [envelope(number) for number in range(5)]
+    await store.put(new(*some))
+    arrived = await log.after(BEFORE_ALL, 10, of=await store.identity())
+    known = {some[number].hash()[:HASH_PREFIX_BYTES] for number in (1, 3)}
+
+    found, damaged = arrived.decode(known)
+
+    assert [each.envelope for each in found] == [some[0], some[2], some[4]]
+    assert damaged == 0
+
+
+async def test_arrivals_are_cut_behind_the_last_that_is_known(store: StoreWithIds, log: ArrivalLog) -> None:
+    some = [envelope(number) for number in range(5)]
+    await store.put(new(*some))
+    arrived = await log.after(BEFORE_ALL, 10, of=await store.identity())
+    known = {some[number].hash()[:HASH_PREFIX_BYTES] for number in (1, 3)}
+    everything, _ = arrived.decode()
+
+    cut = arrived.up_to_known(known)
+
+    assert cut is not None
+    assert cut.decode() == (everything[:4], 0)
+    assert cut.end == everything[3].arrival
+    assert cut.last == arrived.last
+    assert arrived.up_to_known({envelope(9).hash()[:HASH_PREFIX_BYTES]}) is None
+
+
+async def test_fields_are_those_of_the_envelopes(store: StoreWithIds, log: ArrivalLog) -> None:
+    some = [envelope(number, size) for number, size in ((0, 40), (1, 300), (2, 3000))]
+    await store.put(new(*some))
+    arrived = await log.after(BEFORE_ALL, 10, of=await store.identity())
+
+    fields, damaged = arrived.fields()
+
+    whole, _ = arrived.decode()
+    assert [(each.arrival, each.hash) for each in fields] == [(each.arrival, each.hash) for each in whole]
+    assert [each.fields for each in fields] == [
+        (each.created, each.ttl, each.topic, each.data, each.nonce.to_bytes(NONCE_BYTES, "big")) for each in some
+    ]
+    assert damaged == 0
 
 
 async def test_part_ends_with_the_envelope_that_makes_it_long(store: StoreWithIds, log: ArrivalLog) -> None:

@@ -8,20 +8,18 @@ import struct
 from binascii import hexlify
 from collections.abc import Sequence
 from functools import lru_cache
-from hashlib import sha256
 
 from mailserver.codec import varint
 from mailserver.codec.protobuf import write_bytes, write_number
 from mailserver.gateway.index.values import StoredEntry
-from mailserver.ids.envelopes import ENVELOPE_VERSION, META_BYTES, NS, content_topic_of
+from mailserver.ids.envelopes import BEFORE_TOPIC, BEHIND_TOPIC, ENVELOPE_VERSION, META_BYTES, NS, message_hashes
 from mailserver.ids.waku_message import MESSAGE_HASH_BYTES, MessageHash
-from mailserver.waku.envelope import Topic, read_fields
+from mailserver.waku.envelope import TOPIC_BYTES, read_fields
 
 LENGTHS_KEPT = 1024
 """For so many lengths of data it is remembered how they are written. Applications pad what they send."""
 
 _META_HEAD = struct.Struct(">Q I")
-_TIMESTAMP_BYTES = 8
 
 _HASH_TAG = write_bytes(1, bytes(MESSAGE_HASH_BYTES))[:-MESSAGE_HASH_BYTES]
 _MESSAGE_TAG = write_bytes(2, b"")[:-1]
@@ -29,11 +27,10 @@ _PAYLOAD_TAG = write_bytes(1, b"")[:-1]
 _META_TAG = write_bytes(11, bytes(META_BYTES))[:-META_BYTES]
 _TIMESTAMP_TAG = write_number(10, 0)[:-1]
 
-_HEX = Topic(bytes(4)).hex().encode()
-_BEFORE_TOPIC, _, _BEHIND_TOPIC = content_topic_of(Topic(bytes(4))).encode().partition(_HEX)
-_TOPIC_TAG = write_bytes(2, _BEFORE_TOPIC + _HEX + _BEHIND_TOPIC)[: -len(_HEX + _BEHIND_TOPIC)]
-_BEHIND_AND_VERSION = _BEHIND_TOPIC + write_number(3, ENVELOPE_VERSION) + _TIMESTAMP_TAG
-_OTHER_BYTES = len(_TOPIC_TAG + _HEX + _BEHIND_AND_VERSION + _META_TAG) + META_BYTES
+_HEX_BYTES = 2 * TOPIC_BYTES
+_TOPIC_TAG = write_bytes(2, BEFORE_TOPIC + bytes(_HEX_BYTES) + BEHIND_TOPIC)[: -_HEX_BYTES - len(BEHIND_TOPIC)]
+_BEHIND_AND_VERSION = BEHIND_TOPIC + write_number(3, ENVELOPE_VERSION) + _TIMESTAMP_TAG
+_OTHER_BYTES = len(_TOPIC_TAG + _BEHIND_AND_VERSION + _META_TAG) + _HEX_BYTES + META_BYTES
 """What a message takes beside its payload and the digits of its timestamp."""
 
 
@@ -44,25 +41,20 @@ def stored_entries(network_topic: str, names: Sequence[MessageHash], raws: Seque
     Args:
         names: the hash that each message must have.
     """
-    before, after = network_topic.encode(), write_bytes(3, network_topic.encode())
+    all_fields = [*read_fields(b"".join(raws), map(len, raws))]
+    behind = write_bytes(3, network_topic.encode())
     pack, nanoseconds, new = _META_HEAD.pack, varint.encode, tuple.__new__
     entries: list[StoredEntry | None] = []
-    for name, fields in zip(names, read_fields(b"".join(raws), map(len, raws)), strict=True):
-        if fields is None or fields[0] < 1:
+    for name, found, fields in zip(names, message_hashes(network_topic, all_fields), all_fields, strict=True):
+        if found != name or fields is None:
             entries.append(None)
             continue
         created, ttl, topic, data, nonce = fields
-        topic_hex = hexlify(topic)
-        meta = pack(created * NS, ttl) + nonce
-        # The timestamp is the first part of the meta.
-        hashed = (before, data, _BEFORE_TOPIC, topic_hex, _BEHIND_TOPIC, meta, meta[:_TIMESTAMP_BYTES])
-        if sha256(b"".join(hashed)).digest() != name:
-            entries.append(None)
-            continue
         timestamp = nanoseconds(created * NS << 1)  # what zigzag makes of a number that is not negative
         head = _message_head(len(data), len(timestamp) + _OTHER_BYTES)
-        message = (head, data, _TOPIC_TAG, topic_hex, _BEHIND_AND_VERSION, timestamp, _META_TAG, meta)
-        encoded = b"".join((_HASH_TAG, name, *message, after))
+        meta = pack(created * NS, ttl), nonce
+        message = (head, data, _TOPIC_TAG, hexlify(topic), _BEHIND_AND_VERSION, timestamp, _META_TAG, *meta)
+        encoded = b"".join((_HASH_TAG, name, *message, behind))
         entries.append(new(StoredEntry, (name, encoded)))  # half the time of a NamedTuple's own
     return entries
 

@@ -31,7 +31,7 @@ from mailserver.store.message_ids import BEFORE_ALL, NotIndexedYet
 log = logging.getLogger(__name__)
 
 STEP_ENVELOPES = 8000
-"""How many envelopes are indexed in one transaction: 0.3 s. Each page of the index that a transaction changes is
+"""How many envelopes are indexed in one transaction: 0.1 s. Each page of the index that a transaction changes is
 written, and hashes change pages everywhere: with a quarter of this, a million takes twice as long."""
 
 FOLLOW_S = 1.0

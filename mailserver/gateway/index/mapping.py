@@ -9,7 +9,7 @@ from mailserver.gateway.index.schema import PREFIX_BYTES
 from mailserver.ids.envelopes import content_topic_of, message_of
 from mailserver.ids.muid import NoId
 from mailserver.ids.waku_message import MessageHash, WakuMessage
-from mailserver.waku.envelope import Envelope, EnvelopeHash
+from mailserver.waku.envelope import Envelope, EnvelopeHash, Topic
 
 SLOTS = (1, 16, 256)
 """How many things a statement looks up at once: few sizes, so that few statements are prepared."""
@@ -30,11 +30,11 @@ class Original:
         assert message.timestamp
         return cls(message.timestamp, message.meta, message.version, message.ephemeral)
 
-    def message(self, envelope: Envelope) -> WakuMessage:
-        """The message that the envelope was made from. Its proof of the rate limit is not kept."""
+    def message(self, topic: Topic, data: bytes) -> WakuMessage:
+        """The message that such an envelope was made from. Its proof of the rate limit is not kept."""
         return WakuMessage(
-            payload=envelope.data,
-            content_topic=content_topic_of(envelope.topic),
+            payload=data,
+            content_topic=content_topic_of(topic),
             version=self.version,
             timestamp=self.timestamp,
             meta=self.meta,
@@ -53,7 +53,7 @@ class MappedMessage(NamedTuple):
 def map_envelope(network_topic: str, envelope: Envelope, original: Original | None) -> MappedMessage | None:
     """The message of an envelope; None if it has none (`ids.envelopes`)."""
     try:
-        message = message_of(envelope) if original is None else original.message(envelope)
+        message = message_of(envelope) if original is None else original.message(envelope.topic, envelope.data)
     except NoId:
         return None
     return MappedMessage(message.hash(network_topic), message, original is not None)
@@ -72,11 +72,11 @@ def map_envelopes(
     connection: sqlite3.Connection, network_topic: str, envelopes: Sequence[tuple[Envelope, EnvelopeHash]]
 ) -> list[MappedMessage | None]:
     """The messages of envelopes, in their order; None for one that has none. Their originals are looked up."""
-    originals = _originals_of(connection, [whole for _, whole in envelopes])
+    originals = originals_of(connection, [whole for _, whole in envelopes])
     return [map_envelope(network_topic, envelope, originals.get(whole)) for envelope, whole in envelopes]
 
 
-def _originals_of(connection: sqlite3.Connection, envelopes: Sequence[EnvelopeHash]) -> dict[EnvelopeHash, Original]:
+def originals_of(connection: sqlite3.Connection, envelopes: Sequence[EnvelopeHash]) -> dict[EnvelopeHash, Original]:
     """The originals of those envelopes that have one."""
     found: dict[EnvelopeHash, Original] = {}
     if not connection.execute("SELECT EXISTS (SELECT 1 FROM originals)").fetchone()[0]:

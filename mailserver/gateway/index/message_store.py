@@ -11,7 +11,7 @@ kept before the envelope is posted. From then on the envelope stands for that me
 import contextlib
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from mailserver.gateway.index.database import open_database
 from mailserver.gateway.index.follower import Follower
 from mailserver.gateway.index.mapping import MappedMessage, Original, map_envelopes
 from mailserver.gateway.index.page import CHECK, PageSearch, Sources
+from mailserver.gateway.index.schema import PREFIX_BYTES
 from mailserver.gateway.index.search import find_hashes
 from mailserver.gateway.index.values import MessagePage
 from mailserver.gateway.index.writing import forget, keep
@@ -41,9 +42,13 @@ MAX_NEWS = 1000
 
 
 class News(NamedTuple):
-    """Messages in the order of arrival. `end`: what follows begins behind it. `last`: the last place in the store."""
+    """Messages in the order of arrival. `end`: what follows begins behind it. `last`: the last place in the store.
+
+    `envelopes`: of each, the first PREFIX_BYTES of its envelope's hash.
+    """
 
     messages: Sequence[MappedMessage]
+    envelopes: Sequence[bytes]
     end: Arrival
     last: Arrival
 
@@ -122,7 +127,7 @@ class MessageStore:
         maps = partial(map_envelopes, network_topic=self._sources.network_topic, envelopes=envelopes)
         return await self._database.read(maps, work.STATEMENT + CHECK * len(envelopes))
 
-    async def news(self, after: Arrival, *, of: str) -> News:
+    async def news(self, after: Arrival, *, of: str, known: Container[bytes] = (), is_to_known: bool = False) -> News:
         """The messages of the first envelopes that arrived in the store after a place, whether they are indexed or not.
 
         Whoever pushes messages finds here what the live feed has missed. A message that was posted twice, in two
@@ -130,13 +135,21 @@ class MessageStore:
 
         Args:
             after: `end` of the news before. of: the identity of the store whose place it is.
+            known: first PREFIX_BYTES of the hashes of envelopes that are left out.
+            is_to_known: whether to go no farther than to the last that is known.
         Raises:
             OtherStore: the store is another.
         """
         arrived = await self._sources.arrivals.after(after, MAX_NEWS, of=of)
-        maps = partial(_map_arrived, network_topic=self._sources.network_topic, arrived=arrived)
-        messages = await self._database.read(maps, work.STATEMENT + CHECK * MAX_NEWS)
-        return News([message for message in messages if message is not None], arrived.end, arrived.last)
+        maps = partial(
+            _map_arrived,
+            network_topic=self._sources.network_topic,
+            arrived=arrived,
+            known=known,
+            is_to_known=is_to_known,
+        )
+        messages, envelopes, end = await self._database.read(maps, work.STATEMENT + CHECK * MAX_NEWS)
+        return News(messages, envelopes, end or after, arrived.last)
 
     async def keep_original(self, envelope: Envelope, message: WakuMessage) -> None:
         """Keep what a message says beyond the envelope that was made of it. It is on disk when this returns.
@@ -158,9 +171,17 @@ class MessageStore:
         await self._database.write(partial(forget, envelope=envelope))
 
 
-def _map_arrived(connection: sqlite3.Connection, network_topic: str, arrived: Arrived) -> list[MappedMessage | None]:
-    envelopes, _ = arrived.decode()
-    return map_envelopes(connection, network_topic, [(each.envelope, each.hash) for each in envelopes])
+def _map_arrived(
+    connection: sqlite3.Connection, network_topic: str, arrived: Arrived, known: Container[bytes], *, is_to_known: bool
+) -> tuple[list[MappedMessage], list[bytes], Arrival | None]:
+    """The messages of what has arrived, what names their envelopes, and how far they go; None: nowhere."""
+    wanted = arrived.up_to_known(known) if is_to_known else arrived
+    if wanted is None:
+        return [], [], None
+    envelopes, _ = wanted.decode(known)
+    mapped = map_envelopes(connection, network_topic, [(each.envelope, each.hash) for each in envelopes])
+    found = [(message, each.hash[:PREFIX_BYTES]) for message, each in zip(mapped, envelopes, strict=True) if message]
+    return [message for message, _ in found], [prefix for _, prefix in found], wanted.end
 
 
 @contextlib.asynccontextmanager

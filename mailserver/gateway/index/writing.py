@@ -1,21 +1,21 @@
 """What changes the index, in the thread that writes it. Each function is one transaction."""
 
-import contextlib
 import sqlite3
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from mailserver.codec.keccak import keccak256
-from mailserver.errors import DecodeError
 from mailserver.gateway.index.database import synced
-from mailserver.gateway.index.mapping import Original, map_envelopes
+from mailserver.gateway.index.mapping import Original, originals_of
 from mailserver.gateway.index.schema import ARCHIVED, MESSAGES, PREFIX_BYTES
 from mailserver.gateway.index.search import Key
+from mailserver.ids.envelopes import NS, message_hashes
 from mailserver.ids.waku_message import MessageHash
-from mailserver.store.arrivals import Arrived
+from mailserver.store.arrivals import Arrived, ArrivedFields
 from mailserver.store.message_ids import BEFORE_ALL, Arrival
 from mailserver.store.sqlite.connections import transaction
-from mailserver.waku.envelope import EnvelopeHash, decode_envelope
+from mailserver.waku.envelope import EnvelopeHash, read_fields
 
 CURSOR_KEPT_S = 86_400
 """For so long a page can begin behind a message that is gone."""
@@ -80,7 +80,19 @@ class Indexed(NamedTuple):
     damaged: int
 
 
-_Row = tuple[int, bytes, bytes, bytes, int, bool]
+class _Row(NamedTuple):
+    """A row of `messages`."""
+
+    timestamp: int
+    hash: bytes
+    rest: bytes
+    topic: bytes
+    arrival: Arrival
+    is_original: bool
+
+
+_Arrived = tuple[Arrival, MessageHash, bytes]
+"""What is noted of an original whose envelope has arrived: where, the message, and what names the original."""
 
 
 def read_progress(connection: sqlite3.Connection) -> Progress:
@@ -112,21 +124,8 @@ def begin_anew(connection: sqlite3.Connection, identity: str, network_topic: str
 
 def index(connection: sqlite3.Connection, progress: Progress, arrived: Arrived) -> Indexed | None:
     """Index what arrived behind `progress`; None if the index is not there any more, and nothing was done."""
-    envelopes, damaged = arrived.decode()
-    messages = map_envelopes(connection, progress.network_topic, [(each.envelope, each.hash) for each in envelopes])
-    rows: list[_Row] = []
-    originals: list[tuple[Arrival, MessageHash, bytes]] = []
-    for (arrival, envelope, whole), mapped in zip(envelopes, messages, strict=True):
-        if mapped is None:
-            continue
-        name, message, is_original = mapped
-        if is_original:
-            originals.append((arrival, name, whole[:PREFIX_BYTES]))
-        if not message.ephemeral:  # those are not to be stored (14/WAKU2-MESSAGE)
-            assert message.timestamp is not None
-            halves = name[:PREFIX_BYTES], name[PREFIX_BYTES:]
-            rows.append((message.timestamp, *halves, envelope.topic, arrival, is_original))
-    rows.sort()  # neighbours are on the same pages
+    envelopes, damaged = arrived.fields()
+    rows, originals = _rows_of(connection, progress.network_topic, envelopes)
     with transaction(connection):
         moved = connection.execute(_ADVANCE, (arrived.end, *progress))
         if not moved.rowcount:
@@ -134,6 +133,30 @@ def index(connection: sqlite3.Connection, progress: Progress, arrived: Arrived) 
         _insert(connection, rows)
         connection.executemany(_ARRIVED, originals)
     return Indexed(len(rows), damaged)
+
+
+def _rows_of(
+    connection: sqlite3.Connection, network_topic: str, envelopes: Sequence[ArrivedFields]
+) -> tuple[list[_Row], list[_Arrived]]:
+    """The messages of envelopes, in the order of the index, and which of them have an original."""
+    known = originals_of(connection, [each.hash for each in envelopes])
+    names = message_hashes(network_topic, [each.fields for each in envelopes])
+    rows: list[_Row] = []
+    arrived: list[_Arrived] = []
+    new = tuple.__new__  # half the time of a NamedTuple's own
+    for (arrival, whole, (created, _, topic, data, _)), name in zip(envelopes, names, strict=True):
+        original = known.get(whole) if known else None
+        if original is not None:
+            message = original.message(topic, data)
+            own = message.hash(network_topic)
+            arrived.append((arrival, own, whole[:PREFIX_BYTES]))
+            if not message.ephemeral:  # those are not to be stored (14/WAKU2-MESSAGE)
+                rows.append(_Row(original.timestamp, own[:PREFIX_BYTES], own[PREFIX_BYTES:], topic, arrival, True))
+        elif name is not None:
+            row = created * NS, name[:PREFIX_BYTES], name[PREFIX_BYTES:], topic, arrival, False
+            rows.append(new(_Row, row))
+    rows.sort()  # neighbours are on the same pages
+    return rows, arrived
 
 
 def read_walked(connection: sqlite3.Connection) -> dict[PeriodName, WalkedPeriod]:
@@ -146,25 +169,16 @@ def index_archived(
     connection: sqlite3.Connection, network_topic: str, period: PeriodName, walked: WalkedPeriod, raws: Sequence[bytes]
 ) -> None:
     """Index what was read of a period of the archive, and note how far it is indexed by now."""
-    envelopes = []
-    for raw in raws:
-        with contextlib.suppress(DecodeError):  # its hash is right: the sender has made it so, and it has no message
-            envelopes.append((decode_envelope(raw), EnvelopeHash(keccak256(raw))))
-    rows, originals = [], []
-    mapped_all = map_envelopes(connection, network_topic, envelopes)
-    for (envelope, whole), mapped in zip(envelopes, mapped_all, strict=True):
-        if mapped is None:
-            continue
-        if mapped.is_original:
-            originals.append((BEFORE_ALL, mapped.hash, whole[:PREFIX_BYTES]))
-        if not mapped.message.ephemeral:
-            halves = mapped.hash[:PREFIX_BYTES], mapped.hash[PREFIX_BYTES:]
-            rows.append((mapped.message.timestamp, *halves, envelope.topic, mapped.is_original))
-    rows.sort()
+    envelopes = [
+        ArrivedFields(BEFORE_ALL, EnvelopeHash(keccak256(raw)), fields)
+        for raw, fields in zip(raws, read_fields(b"".join(raws), map(len, raws)), strict=True)
+        if fields is not None  # its hash is right: the sender has made it so, and it has no message
+    ]
+    rows, originals = _rows_of(connection, network_topic, envelopes)
     with transaction(connection):
         if read_progress(connection).network_topic != network_topic:
             return
-        connection.executemany(_INSERT_ARCHIVED, rows)
+        connection.executemany(_INSERT_ARCHIVED, [(*row[:4], row.is_original) for row in rows])
         connection.executemany(f"{_ARRIVED} AND arrival IS NULL", originals)
         connection.execute("INSERT OR REPLACE INTO archived_periods VALUES (?, ?, ?, ?)", (*period, *walked))
 
@@ -193,7 +207,7 @@ def _insert(connection: sqlite3.Connection, rows: Sequence[_Row]) -> None:
     at = 0
     # Many rows in one statement: see `store.sqlite.insertion`.
     while len(rows) - at >= _ROWS_AT_ONCE:
-        connection.execute(_INSERT_MANY, [value for row in rows[at : at + _ROWS_AT_ONCE] for value in row])
+        connection.execute(_INSERT_MANY, [*chain.from_iterable(rows[at : at + _ROWS_AT_ONCE])])
         at += _ROWS_AT_ONCE
     connection.executemany(_INSERT_ONE, rows[at:])
 

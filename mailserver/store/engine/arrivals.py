@@ -1,13 +1,13 @@
 """What the engines' logs of arrivals have in common: see `store.arrivals`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from mailserver.codec.keccak import keccak256
 from mailserver.errors import DecodeError
-from mailserver.store.arrivals import ArrivedEnvelope
+from mailserver.store.arrivals import ArrivedEnvelope, ArrivedFields
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES
 from mailserver.store.message_ids import Arrival
-from mailserver.waku.envelope import EnvelopeHash, decode_envelope
+from mailserver.waku.envelope import EnvelopeHash, decode_envelope, read_fields
 
 READERS = 2
 """How many statements are run at once."""
@@ -17,26 +17,56 @@ MAX_ARRIVALS_BYTES = 8 * 1024 * 1024
 
 
 def decode_arrived(
-    seqs: Sequence[int], sizes: Sequence[int], prefixes: Iterable[bytes], raws: bytes
+    seqs: Sequence[int], sizes: Sequence[int], prefixes: Iterable[bytes], raws: bytes, known: Container[bytes] = ()
 ) -> tuple[list[ArrivedEnvelope], int]:
-    """The envelopes of some rows in order, but for those that are damaged; and how many these are.
+    """The envelopes of some rows in order, but for those that are known or damaged; and how many are damaged.
 
     Args:
-        prefixes: what the rows say of the hashes. raws: the envelopes, one after the other.
+        prefixes: what the rows say of the hashes. raws: the envelopes, one after the other. known: some prefixes.
     """
-    found, at = [], 0
+    found, damaged, end = [], 0, 0
     for seq, size, prefix in zip(seqs, sizes, prefixes, strict=True):
-        raw = raws[at : at + size]
-        at += size
+        at, end = end, end + size
+        if prefix in known:
+            continue
+        raw = raws[at:end]
         whole = EnvelopeHash(keccak256(raw))
         if whole[:HASH_PREFIX_BYTES] != prefix:
+            damaged += 1
             continue
         try:
             envelope = decode_envelope(raw)
         except DecodeError:
+            damaged += 1
             continue
         found.append(ArrivedEnvelope(Arrival(seq), envelope, whole))
+    return found, damaged
+
+
+def read_arrived(
+    seqs: Sequence[int], sizes: Sequence[int], prefixes: Iterable[bytes], raws: bytes
+) -> tuple[list[ArrivedFields], int]:
+    """What the envelopes of some rows say, in order, but for those that are damaged; and how many these are.
+
+    Args:
+        prefixes, raws: as of `decode_arrived`.
+    """
+    found, end = [], 0
+    for seq, size, prefix, fields in zip(seqs, sizes, prefixes, read_fields(raws, sizes), strict=True):
+        at, end = end, end + size
+        if fields is not None:
+            whole = keccak256(raws[at:end])
+            if whole[:HASH_PREFIX_BYTES] == prefix:
+                found.append(ArrivedFields(Arrival(seq), EnvelopeHash(whole), fields))
     return found, len(seqs) - len(found)
+
+
+def count_to_known(prefixes: Sequence[bytes], known: Container[bytes]) -> int:
+    """How many rows there are up to the last that is known; 0 if none is."""
+    for count in range(len(prefixes), 0, -1):
+        if prefixes[count - 1] in known:
+            return count
+    return 0
 
 
 def fitting(sizes: Sequence[int], max_bytes: int) -> int:

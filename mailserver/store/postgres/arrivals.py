@@ -11,16 +11,23 @@ since, nobody sees that; its mailservers have given what came since numbers beyo
 
 import contextlib
 from collections.abc import AsyncIterator, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import asyncpg
 
 from mailserver.errors import StoreError
 from mailserver.handoff.kinds import ARCHIVED
-from mailserver.store.arrivals import ArrivedEnvelope, Bodies, OtherStore, StoredPlace
+from mailserver.store.arrivals import ArrivedEnvelope, ArrivedFields, Bodies, OtherStore, StoredPlace
 from mailserver.store.engine import work as costs
-from mailserver.store.engine.arrivals import MAX_ARRIVALS_BYTES, READERS, decode_arrived, fitting
+from mailserver.store.engine.arrivals import (
+    MAX_ARRIVALS_BYTES,
+    READERS,
+    count_to_known,
+    decode_arrived,
+    fitting,
+    read_arrived,
+)
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.message_ids import Arrival, OtherNetworkTopic
 from mailserver.store.postgres.connections import Connection, open_links, shown_url
@@ -102,9 +109,22 @@ class PostgresArrived:
     removed_until: int
     rows: _Rows
 
-    def decode(self) -> tuple[list[ArrivedEnvelope], int]:
-        """The envelopes in order, but for those that are damaged; and how many these are."""
-        return decode_arrived(*self.rows)
+    def up_to_known(self, known: Container[bytes]) -> "PostgresArrived | None":
+        """The same up to the last envelope that is known; None if none is."""
+        seqs, sizes, prefixes, raws = self.rows
+        count = count_to_known(prefixes, known)
+        if not count:
+            return None
+        rows = _Rows(seqs[:count], sizes[:count], prefixes[:count], raws)
+        return replace(self, end=Arrival(seqs[count - 1]), rows=rows)
+
+    def fields(self) -> tuple[list[ArrivedFields], int]:
+        """What the envelopes say, in order, but for those that are damaged; and how many these are."""
+        return read_arrived(*self.rows)
+
+    def decode(self, known: Container[bytes] = ()) -> tuple[list[ArrivedEnvelope], int]:
+        """The envelopes in order, but for those that are known or damaged; and how many are damaged."""
+        return decode_arrived(*self.rows, known)
 
 
 class PostgresArrivalLog:

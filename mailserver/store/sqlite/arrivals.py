@@ -9,15 +9,22 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from mailserver.errors import StoreError
-from mailserver.store.arrivals import ArrivedEnvelope, Bodies, OtherStore, StoredPlace
+from mailserver.store.arrivals import ArrivedEnvelope, ArrivedFields, Bodies, OtherStore, StoredPlace
 from mailserver.store.engine import work as costs
-from mailserver.store.engine.arrivals import MAX_ARRIVALS_BYTES, READERS, decode_arrived, fitting
+from mailserver.store.engine.arrivals import (
+    MAX_ARRIVALS_BYTES,
+    READERS,
+    count_to_known,
+    decode_arrived,
+    fitting,
+    read_arrived,
+)
 from mailserver.store.engine.fair_pool import FairPool
 from mailserver.store.engine.keys import pieces
 from mailserver.store.interface import OURSELVES, Payer
@@ -113,10 +120,31 @@ class SqliteArrived:
     hashes: bytes | None
     raws: bytes | None
 
-    def decode(self) -> tuple[list[ArrivedEnvelope], int]:
-        """The envelopes in order, but for those that are damaged; and how many these are."""
+    def up_to_known(self, known: Container[bytes]) -> "SqliteArrived | None":
+        """The same up to the last envelope that is known; None if none is."""
+        count = count_to_known(pieces(self.hashes, HASH_PREFIX_BYTES), known)
+        if not count:
+            return None
+        seqs, sizes = numbers(self.seqs)[:count], numbers(self.sizes)[:count]
+        assert self.hashes is not None
+        return replace(
+            self,
+            end=Arrival(seqs[-1]),
+            seqs=",".join(map(str, seqs)),
+            sizes=",".join(map(str, sizes)),
+            hashes=self.hashes[: count * HASH_PREFIX_BYTES],
+        )
+
+    def fields(self) -> tuple[list[ArrivedFields], int]:
+        """What the envelopes say, in order, but for those that are damaged; and how many these are."""
+        return read_arrived(
+            numbers(self.seqs), numbers(self.sizes), pieces(self.hashes, HASH_PREFIX_BYTES), self.raws or b""
+        )
+
+    def decode(self, known: Container[bytes] = ()) -> tuple[list[ArrivedEnvelope], int]:
+        """The envelopes in order, but for those that are known or damaged; and how many are damaged."""
         prefixes = pieces(self.hashes, HASH_PREFIX_BYTES)
-        return decode_arrived(numbers(self.seqs), numbers(self.sizes), prefixes, self.raws or b"")
+        return decode_arrived(numbers(self.seqs), numbers(self.sizes), prefixes, self.raws or b"", known)
 
 
 class _Reader(NamedTuple):

@@ -65,6 +65,9 @@ async def test_damaged_rows_are_counted_and_the_others_read(path: Path, log: Sql
     assert [each.envelope for each in found] == [some[0], some[2]]
     assert damaged == 1
     assert arrived.end == 3
+    fields, damaged = arrived.fields()
+    assert [each.hash for each in fields] == [some[0].hash(), some[2].hash()]
+    assert damaged == 1
 
 
 async def test_what_is_not_bytes_is_read_as_if_it_was_not_there(path: Path, log: SqliteArrivalLog) -> None:
