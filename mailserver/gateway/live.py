@@ -49,9 +49,9 @@ PUSHED_AT_ONCE = 50
 MAX_PUSHED = 2 * MAX_MISSED
 """How many messages are remembered that were pushed, so that none is pushed again from the store."""
 
-MAX_FED = MAX_MISSED
-"""How many envelopes of the feed are remembered while the store is looked at, so that they are not decoded again there:
-3 s of 20,000 a second. The disk has taken an envelope after some milliseconds."""
+MAX_KNOWN = MAX_MISSED
+"""How many envelopes are remembered while the store is looked at, so that what came from the feed or the store is not
+decoded again when it comes from the other: 3 s of 20,000 a second. The disk takes an envelope in milliseconds."""
 
 
 class _Remembered(Generic[H]):
@@ -93,7 +93,7 @@ class Live:
         self._metrics = metrics
         self._wall_clock = wall_clock
         self._pushed: _Remembered[MessageHash] = _Remembered(MAX_PUSHED)
-        self._fed: _Remembered[bytes] = _Remembered(MAX_FED)  # prefixes of hashes, while the store is looked at
+        self._known: _Remembered[bytes] = _Remembered(MAX_KNOWN)  # prefixes of hashes, while the store is looked at
         self._identity = ""  # of the store
         self._after = BEFORE_ALL  # the place in it behind which the next look begins
         self._last = BEFORE_ALL  # where it ended at the last look
@@ -146,8 +146,11 @@ class Live:
         began = asyncio.get_running_loop().time()
         wanted: list[tuple[Envelope, EnvelopeHash]] = []
         ends = [0]
+        known = self._known.all
         for batch in batches:
             for envelope_hash, raw in batch:
+                if known and envelope_hash[:PREFIX_BYTES] in known:
+                    continue
                 envelope = _decode(raw)
                 if envelope is not None and self._filters.wants(content_topic_of(envelope.topic)):
                     wanted.append((envelope, envelope_hash))
@@ -161,7 +164,8 @@ class Live:
         if self._owes.is_set():
             self._has_come = True
             for envelope_hash, _ in chain.from_iterable(batches):
-                self._fed.add(envelope_hash[:PREFIX_BYTES])
+                if (prefix := envelope_hash[:PREFIX_BYTES]) not in known:
+                    self._known.add(prefix)
 
     async def _go_on_from_store(self) -> None:
         """Push what the store has got, before anything else that is live, and for a while what it still gets."""
@@ -190,7 +194,7 @@ class Live:
                 self._goal = self._last if self._goal is None else min(self._goal, self._last)
                 if self._after >= self._goal:
                     self._owes.clear()
-                    self._fed.clear()
+                    self._known.clear()
 
     async def _look(self, *, is_to_known: bool) -> bool:
         """Push some of what the store has got since the last time; return whether to look for more at once.
@@ -209,15 +213,19 @@ class Live:
             self._note_problem(str(error))
             return False
         self._note_problem("")
-        await self._push_missed(news.messages)
+        await self._push_missed(news)
         has_more = self._after < news.end < news.last
         self._after, self._last = news.end, news.last
         return has_more
 
-    async def _push_missed(self, messages: Sequence[MappedMessage]) -> None:
+    async def _push_missed(self, news: News) -> None:
         """Push what is fresh."""
         fresh = (self._wall_clock() - FRESH_S) * NS
-        missed = [each for each in messages if (each.message.timestamp or 0) >= fresh]
+        missed = []
+        for each, envelope in zip(news.messages, news.envelopes, strict=True):
+            if (each.message.timestamp or 0) >= fresh:
+                missed.append(each)
+                self._known.add(envelope)
         for at in range(0, len(missed), PUSHED_AT_ONCE):
             self._push(missed[at : at + PUSHED_AT_ONCE])
             await asyncio.sleep(0)
@@ -225,7 +233,7 @@ class Live:
     async def _news(self, after: Arrival, *, is_to_known: bool = False) -> News:
         """What has arrived after a place; from the beginning, if the store is another by now."""
         try:
-            return await self._messages.news(after, of=self._identity, known=self._fed.all, is_to_known=is_to_known)
+            return await self._messages.news(after, of=self._identity, known=self._known.all, is_to_known=is_to_known)
         except OtherStore as other:
             self._identity = other.identity
             self._after = BEFORE_ALL

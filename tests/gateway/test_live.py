@@ -242,7 +242,7 @@ async def test_no_more_is_looked_through_than_a_bound(tmp_path: Path, monkeypatc
 async def test_what_was_pushed_is_remembered_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "LOOK_S", 1000.0)
     monkeypatch.setattr(live_module, "MAX_PUSHED", 2)
-    monkeypatch.setattr(live_module, "MAX_FED", 0)
+    monkeypatch.setattr(live_module, "MAX_KNOWN", 0)
     async with running_gateway(tmp_path) as gateway, subscriber(gateway) as client:
         await gateway.accept(make_envelope(100))
         await hear(client, 1)
@@ -269,6 +269,27 @@ async def test_what_comes_from_the_feed_is_not_decoded_in_the_store_again(
 
         assert [news for _, news in found if news.end == news.last][-1].messages == []
         assert sum(len(news.messages) for _, news in found) < 50
+
+
+async def test_what_was_pushed_from_the_store_is_not_made_into_messages_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    async with running_gateway(tmp_path, is_live=False) as gateway, subscriber(gateway) as client:
+        make = gateway.messages.messages_of
+
+        async def messages_of(some: Sequence[tuple[Envelope, EnvelopeHash]]) -> list[MappedMessage | None]:
+            made.append(len(some))
+            return await make(some)
+
+        monkeypatch.setattr(gateway.messages, "messages_of", messages_of)
+        await gateway.accept(*envelopes(30))  # they wait in the feed, behind its gap
+        gateway.go_live()
+        await hear(client, 30)
+        await gateway.accept(make_envelope(30))
+
+        assert await hear(client, 31) == [each.data for each in envelopes(31)]
+    assert sum(made) == 1
 
 
 async def test_what_was_stored_before_the_last_of_the_feed_is_pushed_while_the_feed_goes_on(

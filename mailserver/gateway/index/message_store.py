@@ -24,6 +24,7 @@ from mailserver.gateway.index.database import open_database
 from mailserver.gateway.index.follower import Follower
 from mailserver.gateway.index.mapping import MappedMessage, Original, map_envelopes
 from mailserver.gateway.index.page import CHECK, PageSearch, Sources
+from mailserver.gateway.index.schema import PREFIX_BYTES
 from mailserver.gateway.index.search import find_hashes
 from mailserver.gateway.index.values import MessagePage
 from mailserver.gateway.index.writing import forget, keep
@@ -41,9 +42,13 @@ MAX_NEWS = 1000
 
 
 class News(NamedTuple):
-    """Messages in the order of arrival. `end`: what follows begins behind it. `last`: the last place in the store."""
+    """Messages in the order of arrival. `end`: what follows begins behind it. `last`: the last place in the store.
+
+    `envelopes`: of each, the first PREFIX_BYTES of its envelope's hash.
+    """
 
     messages: Sequence[MappedMessage]
+    envelopes: Sequence[bytes]
     end: Arrival
     last: Arrival
 
@@ -137,8 +142,8 @@ class MessageStore:
             known=known,
             is_to_known=is_to_known,
         )
-        messages, end = await self._database.read(maps, work.STATEMENT + CHECK * MAX_NEWS)
-        return News([message for message in messages if message is not None], end or after, arrived.last)
+        messages, envelopes, end = await self._database.read(maps, work.STATEMENT + CHECK * MAX_NEWS)
+        return News(messages, envelopes, end or after, arrived.last)
 
     async def keep_original(self, envelope: Envelope, message: WakuMessage) -> None:
         """Keep what a message says beyond the envelope that was made of it. It is on disk when this returns.
@@ -162,13 +167,15 @@ class MessageStore:
 
 def _map_arrived(
     connection: sqlite3.Connection, network_topic: str, arrived: Arrived, known: Container[bytes], *, is_to_known: bool
-) -> tuple[list[MappedMessage | None], Arrival | None]:
-    """The messages of what has arrived, and how far they go; None: nowhere."""
+) -> tuple[list[MappedMessage], list[bytes], Arrival | None]:
+    """The messages of what has arrived, what names their envelopes, and how far they go; None: nowhere."""
     wanted = arrived.up_to_known(known) if is_to_known else arrived
     if wanted is None:
-        return [], None
+        return [], [], None
     envelopes, _ = wanted.decode(known)
-    return map_envelopes(connection, network_topic, [(each.envelope, each.hash) for each in envelopes]), wanted.end
+    mapped = map_envelopes(connection, network_topic, [(each.envelope, each.hash) for each in envelopes])
+    found = [(message, each.hash[:PREFIX_BYTES]) for message, each in zip(mapped, envelopes, strict=True) if message]
+    return [message for message, _ in found], [prefix for _, prefix in found], wanted.end
 
 
 @contextlib.asynccontextmanager
