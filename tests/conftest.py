@@ -16,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from mailserver.app import logs
 from tests.in_memory import keep_in_memory
-from tests.measuring import UNMEASURED, first_examples_measured, unmeasured_from_here
+from tests.measuring import UNMEASURED, first_examples_measured, only_imports_measured, unmeasured_from_here
 from tests.properties import register_profiles
 from tests.quick_spark import OPTIONS, WORKERS, QuickJvm, quick_python
 from tests.sharing import SHARES_SPARK, FilesAndFolders, give_way, rank
@@ -60,6 +60,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """Say which tests stay together when several processes share them."""
     return FilesAndFolders(config, log, config.getoption("patient"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect what is not measured, but for what it imports."""
+    with only_imports_measured():
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
