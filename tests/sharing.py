@@ -24,10 +24,13 @@ They come first."""
 
 JUDGES_NO_TIMES = (
     *SHARES_SPARK,
-    "tests/spark_export/test_s3_publishing.py",
     "tests/integration/test_cluster.py",
+    "tests/spark_export/test_s3_publishing.py",
+    "tests/fuzz/",
+    "tests/store/test_model.py",
+    "tests/gateway/index/test_model.py",
 )
-"""What patient processes take. Others take it only when there is nothing else."""
+"""What patient processes take. Others take it only when there is nothing else: both end at the same time."""
 
 MINUTES = (
     "tests/faults/test_kills.py",
