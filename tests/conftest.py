@@ -42,24 +42,19 @@ GC_THRESHOLDS = (50_000, 10, 100)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Some of the processes that share the tests may give way to the others."""
-    parser.addoption(
-        "--patient",
-        type=int,
-        default=0,
-        metavar="NUM",
-        help="so many of the processes of -n run while the others wait, and take what judges no times",
-    )
+    """Some of the processes that share the tests may be of another kind than the others."""
+    for name, does in (("waiting", "take what mostly waits"), ("patient", "run while the others wait")):
+        parser.addoption(f"--{name}", type=int, default=0, metavar="NUM", help=f"so many of the processes of -n {does}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Have a patient process give way from the start."""
-    give_way(config.getoption("patient"))
+    give_way(config)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """Say which tests stay together when several processes share them."""
-    return FilesAndFolders(config, log, config.getoption("patient"))
+    return FilesAndFolders(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,12 +3,15 @@
 Each takes the next file when it has finished one. Some folders are taken as if they were one file, so that Spark and
 the containers start once. The longest begin first, so that no process has much left when the others have nothing.
 
-Most tests of daemons and containers wait half of the time, and some judge times. So the last processes may be patient:
-they run while the others wait, at a low priority, and take only tests that compute a lot and judge no times.
+Most tests of daemons wait half of the time, and some judge times: of processes that take these, there are as many as
+two cores bear. Beside them there may be patient ones, which run while those wait, at a low priority, and take only what
+computes a lot and judges no times; and one for the containers, for which it hardly does anything but wait.
 """
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
 
 import pytest
 from xdist.remote import Producer
@@ -30,7 +33,10 @@ JUDGES_NO_TIMES = (
     "tests/store/test_model.py",
     "tests/gateway/index/test_model.py",
 )
-"""What patient processes take. Others take it only when there is nothing else: both end at the same time."""
+"""What patient processes take. The usual ones take it only when there is nothing else: both end at the same time."""
+
+WAITS = ("tests/docker/",)
+"""What a process takes that mostly waits."""
 
 MINUTES = (
     "tests/faults/test_kills.py",
@@ -69,30 +75,52 @@ def rank(item: pytest.Item) -> int:
     )
 
 
-def next_unit(waiting: Iterable[str], *, patient: bool) -> str | None:
-    """The file or folder that a process takes next, of those that wait; None if it is to end."""
-    units = list(waiting)
-    for unit in units:
-        if unit.startswith(JUDGES_NO_TIMES) is patient:
-            return unit
-    return units[0] if units and not patient else None
+class Kind(Enum):
+    """What a process takes."""
+
+    USUAL = auto()
+    """All that others do not take."""
+    WAITING = auto()
+    """WAITS."""
+    PATIENT = auto()
+    """JUDGES_NO_TIMES, while others wait."""
 
 
-def is_patient(worker: str, patient: int, of: int) -> bool:
-    """Whether a process is one of the last, which are patient. One that replaces another never is.
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """Those that share the tests: xdist names them gw0, gw1.. The last are patient, and those before them wait."""
 
-    Args:
-        worker: its name: gw0, gw1..
-        of: how many there are.
-    """
-    return of - patient <= int(worker.removeprefix("gw")) < of
+    count: int
+    waiting: int = 0
+    patient: int = 0
+
+    def kind_of(self, name: str) -> Kind:
+        """What a process takes. One that replaces another, which has died, is a usual one."""
+        from_the_end = self.count - int(name.removeprefix("gw"))
+        if 0 < from_the_end <= self.patient:
+            return Kind.PATIENT
+        return Kind.WAITING if 0 < from_the_end - self.patient <= self.waiting else Kind.USUAL
+
+    def next_unit(self, name: str, units: Iterable[str]) -> str | None:
+        """The file or folder that a process takes next, of those that nobody has taken; None if it is to end."""
+        left, kind = list(units), self.kind_of(name)
+        if kind is not Kind.USUAL:
+            wanted = JUDGES_NO_TIMES if kind is Kind.PATIENT else WAITS
+            return next((unit for unit in left if unit.startswith(wanted)), None)
+        others = (*(WAITS if self.waiting else ()), *(JUDGES_NO_TIMES if self.patient else ()))
+        return next((unit for unit in left if not unit.startswith(others)), next(iter(left), None))
 
 
-def give_way(patient: int) -> None:
+def give_way(config: pytest.Config) -> None:
     """Have this process run while others wait, if it is patient."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if worker is not None and is_patient(worker, patient, int(os.environ["PYTEST_XDIST_WORKER_COUNT"])):
-        os.nice(NICENESS)
+    if name := os.environ.get("PYTEST_XDIST_WORKER"):
+        processes = _processes(config, int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+        if processes.kind_of(name) is Kind.PATIENT:
+            os.nice(NICENESS)
+
+
+def _processes(config: pytest.Config, count: int) -> Processes:
+    return Processes(count, config.getoption("waiting"), config.getoption("patient"))
 
 
 class FilesAndFolders(LoadScopeScheduling):  # type: ignore[misc]
@@ -101,19 +129,18 @@ class FilesAndFolders(LoadScopeScheduling):  # type: ignore[misc]
     The groups of xdist 3.8 have no effect: it renames tests by `_nodeid`, which pytest 9.2 does not read.
     """
 
-    def __init__(self, config: pytest.Config, log: Producer, patient: int) -> None:
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
         super().__init__(config, log)
-        self._patient = patient
+        self._processes = _processes(config, self.numnodes)
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         return next((folder for folder in TAKEN_TOGETHER if file.startswith(folder)), file)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if self._patient:
-            unit = next_unit(self.workqueue, patient=is_patient(node.gateway.id, self._patient, self.numnodes))
-            if unit is None:
-                node.shutdown()
-                return
-            self.workqueue.move_to_end(unit, last=False)
+        unit = self._processes.next_unit(node.gateway.id, self.workqueue)
+        if unit is None:
+            node.shutdown()
+            return
+        self.workqueue.move_to_end(unit, last=False)
         super()._assign_work_unit(node)

@@ -1,4 +1,4 @@
-"""tests.sharing: patient processes get what judges no times, and the others the rest."""
+"""tests.sharing: what each kind of process takes, and that patient ones run while others wait."""
 
 import os
 import re
@@ -8,34 +8,47 @@ from pathlib import Path
 
 import pytest
 
-from tests.sharing import JUDGES_NO_TIMES, NICENESS, TAKEN_TOGETHER, is_patient, next_unit
+from tests.sharing import JUDGES_NO_TIMES, NICENESS, WAITS, Kind, Processes
 
 ROOT = Path(__file__).parents[1]
-OURS, SPARK = "tests/live/test_feed.py", "tests/spark_export/archives/"
+OURS, DOCKER, SPARK = "tests/live/test_feed.py", "tests/docker/", "tests/spark_export/archives/"
+ALL = Processes(5, waiting=1, patient=2)
 RAN = re.compile(r"^\[(gw\d+)\] .* PASSED (\S+?)::", re.MULTILINE)
 
 
 def test_patient_process_takes_what_judges_no_times_and_ends_when_there_is_none() -> None:
-    assert next_unit([OURS, SPARK], patient=True) == SPARK
-    assert next_unit([OURS], patient=True) is None
+    assert ALL.next_unit("gw4", [OURS, DOCKER, SPARK]) == SPARK
+    assert ALL.next_unit("gw4", [OURS, DOCKER]) is None
 
 
-def test_others_take_it_only_when_there_is_nothing_else() -> None:
-    assert next_unit([SPARK, OURS], patient=False) == OURS
-    assert next_unit([SPARK], patient=False) == SPARK
+def test_waiting_process_takes_containers_and_ends() -> None:
+    assert ALL.next_unit("gw2", [OURS, SPARK, DOCKER]) == DOCKER
+    assert ALL.next_unit("gw2", [OURS, SPARK]) is None
+
+
+def test_usual_ones_take_that_only_when_there_is_nothing_else() -> None:
+    assert ALL.next_unit("gw0", [DOCKER, SPARK, OURS]) == OURS
+    assert ALL.next_unit("gw0", [SPARK]) == SPARK
+    assert ALL.next_unit("gw0", []) is None
+
+
+@pytest.mark.parametrize(
+    ("processes", "first"),
+    [(Processes(3), DOCKER), (Processes(3, waiting=1), SPARK), (Processes(3, patient=1), DOCKER)],
+    ids=["all alike", "one waits", "one is patient"],
+)
+def test_usual_ones_take_in_order_what_no_other_kind_takes(processes: Processes, first: str) -> None:
+    assert processes.next_unit("gw0", [DOCKER, SPARK, OURS]) == first
 
 
 def test_last_ones_are_patient_and_those_that_replace_them_are_not() -> None:
-    assert [is_patient(f"gw{number}", 2, 4) for number in range(6)] == [False, False, True, True, False, False]
-    assert not any(is_patient(f"gw{number}", 0, 4) for number in range(6))
+    kinds = [ALL.kind_of(f"gw{number}") for number in range(7)]
+
+    assert kinds == [Kind.USUAL] * 2 + [Kind.WAITING] + [Kind.PATIENT] * 2 + [Kind.USUAL] * 2
+    assert {Processes(3).kind_of(f"gw{number}") for number in range(5)} == {Kind.USUAL}
 
 
-def test_containers_are_for_no_patient_process() -> None:
-    assert "tests/docker/" in TAKEN_TOGETHER
-    assert not "tests/docker/".startswith(JUDGES_NO_TIMES)
-
-
-@pytest.mark.parametrize("path", JUDGES_NO_TIMES)
+@pytest.mark.parametrize("path", [*JUDGES_NO_TIMES, *WAITS])
 def test_each_path_is_there(path: str) -> None:
     assert (ROOT / path).exists()
 
