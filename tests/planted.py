@@ -7,13 +7,16 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("mailserver", "spark_export", "tests", "bench", "docs")
 
 
+LEFT_OUT = ("__pycache__", "corpus", "*.png", "node_modules")
+
+
 def copy_code(folder: Path) -> Path:
     """Copy the code into a folder; return the copy. `python -m` runs the copy when it is started there, and so does
     every process that it starts in the same way.
     """
     root = folder / "copy"
     for package in PACKAGES:
-        shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__", "corpus", "*.png"))
+        shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns(*LEFT_OUT))
     return root
 
 

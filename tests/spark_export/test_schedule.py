@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from mailserver.handoff.last_run import Compaction
-from mailserver.store.sqlite.handoff import compaction_file, write_compaction
+from mailserver.handoff.last_run import ArchivedDay, Compaction, CompactionState
+from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.store.sqlite.handoff import compaction_file, last_upkeep, write_compaction, write_upkeep
 from spark_export import schedule as schedule_module
 from spark_export.options import NIGHTLY_OPTIONS, complete
 from spark_export.schedule import Job, Run, nightly, run_by, run_once, waiting
@@ -424,7 +425,7 @@ def test_store_that_is_not_there_yet_is_no_cause_for_alarm(tmp_path: Path, caplo
     assert [(record.levelname, record.msg) for record in caplog.records] == [("INFO", "no store yet store=%s")]
 
 
-# Communities
+# Nights
 
 
 @pytest.fixture
@@ -444,6 +445,37 @@ def nightly_of(tmp_path: Path, *flags: str) -> int:
     arguments = parser.parse_args(["--store", str(tmp_path / "s.db"), "--archive", str(tmp_path / "archive"), *flags])
     complete(parser, arguments, NIGHTLY_OPTIONS, {})
     return nightly(arguments)
+
+
+@pytest.fixture
+def store_of_night(tmp_path: Path) -> Path:
+    """The store of `nightly_of`, which has something in the archive."""
+    store = put(tmp_path / "s.db", envelopes(1))
+    of_tonight = Compaction(
+        TONIGHT, TONIGHT + 9, 0, succeeded_at=TONIGHT + 9, archived={DAY: ArchivedDay(rows=1, bytes=100)}
+    )
+    write_compaction(store, of_tonight)
+    return store
+
+
+def test_archive_is_merged_and_verified_after_the_compaction_where_that_is_due(
+    tmp_path: Path, night: Path, store_of_night: Path
+) -> None:
+    for task in (Task.MERGE, Task.VERIFY):
+        write_upkeep(store_of_night, task, Upkeep(waits_since=1.0))
+
+    assert nightly_of(tmp_path) == 0
+
+    assert night.read_text().split() == ["compact", "merge", "verify"]
+
+
+def test_night_leaves_out_what_is_not_due(tmp_path: Path, night: Path, store_of_night: Path) -> None:
+    write_upkeep(store_of_night, Task.VERIFY, Upkeep(waits_since=time.time()))
+
+    assert nightly_of(tmp_path) == 0
+
+    assert night.read_text().split() == ["compact"]
+    assert last_upkeep(store_of_night, Task.MERGE)[0] is CompactionState.NEVER
 
 
 def test_history_archives_are_made_after_the_compaction_if_there_are_communities(tmp_path: Path, night: Path) -> None:

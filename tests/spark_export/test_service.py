@@ -230,16 +230,6 @@ def test_nightly_verifies_after_the_compaction_where_that_is_due_and_says_how_it
     assert "the last verification failed: 1 file of the archive is missing or damaged (2024-10-04): " in last.stderr
 
 
-def test_nightly_leaves_out_what_is_not_due(store: Path, archive: Path) -> None:
-    write_upkeep(store, Task.VERIFY, Upkeep(waits_since=time.time()))
-
-    done = run("nightly", "--store", store, "--archive", archive, *FAST)
-
-    assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["compact", "2024-10-04"]
-    assert last_upkeep(store, Task.MERGE)[0] is CompactionState.NEVER
-
-
 def test_run_refused_by_the_lock_changes_nothing(store: Path, archive: Path) -> None:
     with compaction_lock(store):
         write_compaction(store, record := Compaction(1.0))
