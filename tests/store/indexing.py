@@ -15,6 +15,7 @@ def ids_indexed_at_once() -> Iterator[None]:
     """Message ids are indexed as soon as nothing waits for the disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_wait, "INDEX_DELAY_S", 0.0)
+        patch.setattr(index_wait, "FLOOD_S", 0.0)
         patch.setattr(writer, "INDEX_INTERVAL_S", 0.0)
         patch.setattr(indexing, "INDEX_INTERVAL_S", 0.0)
         yield

@@ -1,6 +1,7 @@
 """How far the index of message ids has come, as those see it who look for ids."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -55,6 +56,9 @@ class IndexState:
         network_topic, until_seq, goal = await reader.index_goal()
         left = self._left(goal, network_topic, until_seq)
         if left > MAX_UNINDEXED_ROWS:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0):  # it is told that ids are looked for, but so much is not waited for
+                    await self.moves()
             raise NotIndexedYet(left)
         try:
             async with asyncio.timeout(INDEX_WAIT_S + self.longer_s):

@@ -12,8 +12,9 @@ sees rows up to `until_seq` in all tables, and no others.
 
 import logging
 import sqlite3
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from typing import TypeVar
 
 from mailserver.ids.envelopes import joined_muids
@@ -160,8 +161,8 @@ def next_items(execute: Execute, network_topic: str, after_seq: int, last_seq: i
     seqs, sizes = map(numbers, execute(_SIZES, (after_seq, last_seq, BATCH_ROWS)).fetchone())
     if not seqs:
         return [], last_seq
-    before = accumulate(sizes, initial=0)
-    until_seq = [*takewhile(lambda row: row[1] < BATCH_BYTES, zip(seqs, before, strict=False))][-1][0]
+    before = [*accumulate(sizes, initial=0)]  # of each row, how many bytes the rows before it have
+    until_seq = seqs[bisect_left(before, BATCH_BYTES, hi=len(seqs)) - 1]
     return _items(network_topic, execute(_NEXT, (after_seq, until_seq)).fetchone()), until_seq
 
 

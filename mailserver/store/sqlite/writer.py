@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mailserver.errors import StoreError
-from mailserver.store.engine.index_wait import INDEX_INTERVAL_S, INDEX_RETRY_S, MAX_UNINDEXED_ROWS, IndexWait
+from mailserver.store.engine.index_wait import INDEX_INTERVAL_S, INDEX_RETRY_S, IndexWait
 from mailserver.store.engine.put_queue import CLOSING, ENDED, GROUP_INTERVAL_S, Part, PutQueue, fail
 from mailserver.store.engine.snapshots import Snapshots
 from mailserver.store.interface import NewEnvelope
@@ -30,7 +30,8 @@ Job = Callable[[sqlite3.Connection], T]
 class StoreWriter:
     """Queues envelopes, commits them in groups on a connection of its own, and runs jobs in between.
 
-    Message ids are indexed some seconds later, when nothing waits for the disk, in batches with pauses between them.
+    Message ids are indexed some seconds later, when nothing waits for the disk and no flood lasts, in batches with
+    pauses between them (`store.engine.index_wait`).
     """
 
     def __init__(
@@ -162,8 +163,8 @@ class StoreWriter:
             next_start = loop.time() + GROUP_INTERVAL_S
             await self._commit_group(self._queue.take_group())
             await self._bound_wal()
-            most = 0 if self._index_wait.is_awaited else MAX_UNINDEXED_ROWS
-            if self._unindexed > most and loop.time() >= self._next_index:
+            now = loop.time()
+            if self._unindexed > self._index_wait.may_wait(now) and now >= self._next_index:
                 await self._index_batch()
 
     async def _index_until_arrival(self) -> None:
@@ -177,8 +178,10 @@ class StoreWriter:
         await self._arrived.wait()
 
     def _count_unindexed(self, rows: int) -> None:
+        now = asyncio.get_running_loop().time()
         if not self._unindexed:
-            self._index_wait.put_off(asyncio.get_running_loop().time())
+            self._index_wait.put_off(now)
+        self._index_wait.stored(rows, now)
         self._unindexed += rows
 
     async def _index_batch(self) -> None:

@@ -428,7 +428,7 @@ async def test_old_store_is_indexed_while_it_is_used(
 
 
 async def test_flood_is_indexed_although_something_always_waits(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "MAX_UNINDEXED_ROWS", 0)
+    monkeypatch.setattr(index_wait, "MAX_PUT_OFF_ROWS", 0)
     monkeypatch.setattr(writer.StoreWriter, "_index_until_arrival", lambda self: self._arrived.wait())
     async with open_store(path) as store:
         for number in range(5):
