@@ -28,12 +28,12 @@ from mailserver.store.message_ids import (
 )
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import decode_envelope
-from mailserver.wakuid.packets import Order
+from mailserver.wakuid.packets import MAX_FETCHED_IDS, Order
 
-IDS_AT_ONCE = 512
-"""Of how many envelopes MUIDs are made at once: a millisecond."""
+IDS_AT_ONCE = MAX_FETCHED_IDS
+"""Of how many envelopes MUIDs are made at once: those of a packet. It takes 1.7 ms."""
 
-BYTES_AT_ONCE = 512 * 1024
+BYTES_AT_ONCE = 1024 * 1024
 """How many bytes of envelopes are read for that."""
 
 ARRIVAL_BYTES = 8

@@ -56,15 +56,17 @@ class RowReader:
         longest = _SPREAD * max_bytes // max(1, len(seqs))
         likely = work.STATEMENT + work.ENVELOPE * len(seqs) + max_bytes // work.UNIT_BYTES
         ((packed, raws),) = await self._connection.run(_RAWS, (longest, json.dumps([*seqs])), likely)
-        self._connection.correct((len(raws or b"") - max_bytes) // work.UNIT_BYTES)
-        sizes = numbers(packed)
+        body, sizes = raws or b"", numbers(packed)
+        self._connection.correct((len(body) - max_bytes) // work.UNIT_BYTES)
+        if len(body) == sum(sizes) <= max_bytes:  # nothing was too long, as is usual
+            return Raws(body, sizes)
         count = total = 0
         for size in sizes:
             if count and (size > longest or total + size > max_bytes):
                 break
             count += 1
             total += size
-        return Raws((raws or b"")[:total], sizes[:count])
+        return Raws(body[:total], sizes[:count])
 
     async def present(self, places: Sequence[tuple[int, bytes]]) -> set[tuple[int, bytes]]:
         """At which of these places (created, prefix of the hash) there is an envelope."""
