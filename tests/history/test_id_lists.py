@@ -1,32 +1,18 @@
 """mailserver.history.id_lists: what a query about message ids finds, newest first, in a store and in an archive."""
 
-import asyncio
-import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from mailserver.errors import DecodeError
 from mailserver.history import id_lists
-from mailserver.history.id_lists import IdLists, Matches, Selection, matching_envelopes, matching_ids
+from mailserver.history.id_lists import IdLists, Selection, matching_envelopes, matching_ids
 from mailserver.ids.envelopes import NS, envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, metadata_of
 from mailserver.store.engine import message_ids
-from mailserver.store.interface import (
-    OURSELVES,
-    GoesOn,
-    HistorySource,
-    NewEnvelope,
-    Page,
-    Payer,
-    Place,
-    Query,
-    Raws,
-    always,
-)
+from mailserver.store.interface import OURSELVES, GoesOn, HistorySource, NewEnvelope, Payer, always
 from mailserver.store.message_ids import MetadataRange
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.bloom import Interest
@@ -36,7 +22,6 @@ from tests.archive.reading.parquet import envelope as archived_envelope
 from tests.history.test_merged import merged
 from tests.mailservers import fill, in_order, make_envelope
 from tests.store.samples import DAY, EVER, FULL, NEWS, SPORT, START, deployed_bloom, new_envelopes
-from tests.waiting import turns
 
 EVERYTHING = Selection(*EVER, FULL)
 NEWS_ONLY = Selection(*EVER, Interest(topics=frozenset({NEWS})))
@@ -78,8 +63,6 @@ async def listed(
         assert len(more) <= count
         names += more
     assert len(names) == limit - found.left
-    whole = matching_ids(source, DEFAULT_NETWORK_TOPIC, selection, limit, OURSELVES, goes_on)
-    assert (await whole.read_all(count, max_bytes), whole.cursor) == (names, found.cursor)
     envelopes, raws = matching_envelopes(source, selection, limit, OURSELVES, goes_on), list[bytes]()
     while of_some := await envelopes.read(count, max_bytes):
         raws += of_some
@@ -113,95 +96,6 @@ async def test_pages_of_muids_have_what_pages_of_envelopes_have(
     assert wanted
     assert names == muids(wanted)
     assert pages == -(-len(wanted) // limit)
-
-
-class Sizes(list[int]):
-    """Lengths of which one can tell whether anybody keeps them."""
-
-
-class SlowPage:
-    """A page that notes how many reads have begun, and what was read, and waits for `may_read` with each of them."""
-
-    def __init__(self, page: Page, may_read: Callable[[int], Awaitable[object]]) -> None:
-        self._page = page
-        self._may_read = may_read
-        self.begun = self.cancelled = 0
-        self.read_before: list[weakref.ref[Sizes]] = []
-
-    @property
-    def left(self) -> int:
-        return self._page.left
-
-    @property
-    def end(self) -> Place | None:
-        return self._page.end
-
-    async def read(self, count: int, max_bytes: int) -> Raws:
-        self.begun += 1
-        try:
-            await self._may_read(self.begun)
-            raws = await self._page.read(count, max_bytes)
-            sizes = Sizes(raws.sizes)
-            self.read_before.append(weakref.ref(sizes))
-            return raws._replace(sizes=sizes)
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-
-
-class SlowSource:
-    """A store whose pages are slow."""
-
-    def __init__(self, store: SqliteStore, may_read: Callable[[int], Awaitable[object]]) -> None:
-        self._store = store
-        self._may_read = may_read
-        self.pages: list[SlowPage] = []
-
-    async def find(self, query: Query, limit: int, *, payer: Payer = OURSELVES, goes_on: GoesOn = always) -> Page:
-        page = SlowPage(await self._store.find(query, limit, payer=payer, goes_on=goes_on), self._may_read)
-        self.pages.append(page)
-        return cast(Page, page)
-
-
-async def test_part_of_a_list_is_read_while_the_one_before_is_taken(store: SqliteStore) -> None:
-    envelopes = some_envelopes(20)
-    await fill(store, envelopes)
-    source = SlowSource(store, lambda _: asyncio.sleep(0))
-    begun: list[int] = []
-
-    def taking(raws: Raws) -> list[bytes | None]:
-        begun.append(source.pages[-1].begun)
-        return [*raws.split()]
-
-    found = Matches(source, taking, EVERYTHING, 18, OURSELVES)
-
-    assert [decode_envelope(raw) for raw in await found.read_all(5, 5000)] == in_order(envelopes)[:18]
-    assert begun == [2, 3, 4, 4]  # and none beyond what was asked for
-    assert found.cursor
-
-
-async def test_list_that_waits_keeps_no_envelopes_and_leaves_no_read_behind_if_cancelled(store: SqliteStore) -> None:
-    await fill(store, some_envelopes(20))
-    second = asyncio.Event()
-
-    async def may_read(number: int) -> None:
-        if number == 2:
-            second.set()
-            await asyncio.get_running_loop().create_future()  # for ever
-
-    source = SlowSource(store, may_read)
-    before = asyncio.all_tasks()
-    reading = asyncio.create_task(matching_envelopes(source, EVERYTHING, 20, OURSELVES).read_all(5, 5000))
-    await second.wait()
-    await turns()
-    assert [kept() for kept in source.pages[-1].read_before] == [None]  # no envelopes wait with it
-
-    reading.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await reading
-
-    assert source.pages[-1].cancelled == 1
-    assert asyncio.all_tasks() == before
 
 
 async def test_envelope_without_id_is_in_no_list_and_leaves_its_place_to_another(store: SqliteStore) -> None:
