@@ -261,6 +261,7 @@ def _write(job: Job, period: str, number: int, rows: pa.Table, faulty: tuple[Fau
         ends = row_group_ends(of_directory)
         files.write(whole, encode(of_directory, job.layout, ends), f"{_attempts(job)}/{period}-{value}-{name}")
         part, fragment = _read_back(files, whole, job.layout, period, of_directory, ends)
+        files.flush(whole)
         found.append(part)
         fragments.append((path, fragment))
     sums = id_sums.sums_of(rows.column("created"), rows.column("muid"))  # the rows have come back as they are here
