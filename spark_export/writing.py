@@ -91,7 +91,7 @@ def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritte
             ]
             batches.append(pa.RecordBatch.from_arrays(columns, schema=ROWS))
         if piece is not None:
-            yield _write(job, *piece, _sorted(batches))
+            yield _write(job, *piece, with_muids(_sorted(batches), job.network_topic))
 
     with tasks_failures_told():
         return envelopes.repartitionById(pieces, F.col(PIECE)).rdd.mapPartitions(write).collect()
@@ -171,9 +171,9 @@ def write_piece(job: Job, piece: Piece) -> PieceWritten:
     faulty: list[Faulty] = []
     for source in piece.sources:
         if isinstance(source, FileRows):
-            batches += _rows_of(files, job.layout, source).to_batches()
+            batches += with_muids(_rows_of(files, job.layout, source), job.network_topic).to_batches()
         else:
-            for rows, set_aside in read_envelopes(source):
+            for rows, set_aside in read_envelopes(source, job.network_topic):
                 batches.append(rows)
                 faulty += set_aside
     rows = _sorted(batches)
@@ -248,10 +248,10 @@ def _sorted(batches: list[pa.RecordBatch]) -> pa.Table:
 def _write(job: Job, period: str, number: int, rows: pa.Table, faulty: tuple[Faulty, ...] = ()) -> PieceWritten:
     """Write rows, which are sorted, to a file in each of their directories, and read these back.
 
-    The MUIDs are made here, whatever the rows come from: no file brings those of another network topic along.
+    Args:
+        rows: ROWS with MUIDs of the job's network topic: no file brings those of another one along.
     """
     files = TaskFiles(job.url)
-    rows = with_muids(rows, job.network_topic)
     found = []
     fragments = []
     name = f"part-{number:05}-{job.run}.c000.zstd.parquet"
