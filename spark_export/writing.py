@@ -27,12 +27,13 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from spark_export.errors import ExportCheckFailed
 from spark_export.indexing import Fragments, fragment_of, write_index
 from spark_export.muids import with_muids
-from spark_export.parquet_file import ORDER, ROWS, decode, encode, read_row_groups, row_group_ends, row_groups
+from spark_export.parquet_file import ROWS, decode, encode, read_row_groups, row_group_ends, row_groups
 from spark_export.pieces import FileRows, GroupSpan, Key, Piece, path_in_period
 from spark_export.session import tasks_failures_told
 from spark_export.source import BATCH_ROWS, Faulty, read_envelopes
 from spark_export.task_files import TaskFiles
 from spark_export.tasks import in_tasks
+from spark_export.unsorted import Unsorted
 from spark_export.written import Written, contents, together
 
 PIECE = "_piece"
@@ -81,7 +82,7 @@ def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritte
     """
 
     def write(rows: Iterable[Row]) -> Iterable[PieceWritten]:
-        batches: list[pa.RecordBatch] = []
+        gathered = Unsorted()
         piece: tuple[str, int] | None = None
         left = iter(rows)
         while some := list(islice(left, BATCH_ROWS)):
@@ -89,9 +90,9 @@ def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritte
             columns = [
                 pa.array([row[name] for row in some], kind) for name, kind in zip(ROWS.names, ROWS.types, strict=True)
             ]
-            batches.append(pa.RecordBatch.from_arrays(columns, schema=ROWS))
+            gathered.add(pa.RecordBatch.from_arrays(columns, schema=ROWS))
         if piece is not None:
-            yield _write(job, *piece, with_muids(_sorted(batches), job.network_topic))
+            yield _write(job, *piece, with_muids(gathered.in_order(), job.network_topic))
 
     with tasks_failures_told():
         return envelopes.repartitionById(pieces, F.col(PIECE)).rdd.mapPartitions(write).collect()
@@ -167,17 +168,17 @@ def write_piece(job: Job, piece: Piece) -> PieceWritten:
         ArchiveError: the archive cannot be read or written.
     """
     files = TaskFiles(job.url)
-    batches: list[pa.RecordBatch] = []
+    gathered = Unsorted()
     faulty: list[Faulty] = []
     for source in piece.sources:
         if isinstance(source, FileRows):
-            batches += with_muids(_rows_of(files, job.layout, source), job.network_topic).to_batches()
+            for rows in with_muids(_rows_of(files, job.layout, source), job.network_topic).to_batches():
+                gathered.add(rows)
         else:
             for rows, set_aside in read_envelopes(source, job.network_topic):
-                batches.append(rows)
+                gathered.add(rows)
                 faulty += set_aside
-    rows = _sorted(batches)
-    return _write(job, piece.period, piece.number, rows, tuple(faulty))
+    return _write(job, piece.period, piece.number, gathered.in_order(), tuple(faulty))
 
 
 def index_piece(job: Job, piece: Piece, *, has_muids: bool) -> Fragments:
@@ -235,14 +236,6 @@ def _checked(files: TaskFiles, source: FileRows) -> pa.Buffer:
     if source.sha256 and hashlib.sha256(data).hexdigest() != source.sha256:
         raise ArchiveError(f"{source.name} is damaged: its bytes have another SHA-256 than its record says")
     return data
-
-
-def _sorted(batches: list[pa.RecordBatch]) -> pa.Table:
-    """ROWS in their order, in one chunk. The batches are taken out of the list: nobody holds them twice."""
-    rows = pa.Table.from_batches(batches, ROWS)
-    batches.clear()
-    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in ORDER])
-    return rows.take(order).combine_chunks()
 
 
 def _write(job: Job, period: str, number: int, rows: pa.Table, faulty: tuple[Faulty, ...] = ()) -> PieceWritten:
