@@ -113,36 +113,36 @@ def _decode_usual(rows: StoredRows, network_topic: str | None) -> tuple[Numbers,
     """Decode the rows that have the usual form and match their columns; also return which those are."""
     heads, usual = read_heads(rows.raw)
     usual &= heads.created == np.array(rows.created, np.int64)
-    heads = heads.of(usual)
-    topics, key_hashes, raws = (list(compress(column, usual)) for column in (rows.topic, rows.key_hash, rows.raw))
-    data = heads.data_of(raws)
-    full = [keccak256(raw) for raw in raws]
+    if not usual.all():
+        heads, rows = heads.of(usual), StoredRows(*(list(compress(column, usual)) for column in rows))
+    data = heads.data_of(rows.raw)
+    full = list(map(keccak256, rows.raw))
     zero_bits, certain = _zero_bits(_pow_digests(heads, data))
-    muids = [None] * len(raws) if network_topic is None else muids_of_usual(heads, data, network_topic)
+    muids = [None] * len(data) if network_topic is None else muids_of_usual(heads, data, network_topic)
     batch = pa.RecordBatch.from_arrays(
         [
-            pa.nulls(len(raws), pa.string()),
+            pa.nulls(len(data), pa.string()),
             hex_strings(heads.data[:, TOPIC]),
             heads.created,
-            np.array(rows.received, np.int64)[usual],
+            np.array(rows.received, np.int64),
             heads.expiry,
             heads.ttl,
             hex_strings(np.frombuffer(b"".join(full), np.uint8).reshape(-1, _HASH_BYTES)),
             np.ldexp(1.0, zero_bits) / heads.nonce_at / heads.ttl,  # as `mailserver.waku.envelope.pow_of`
             heads.lengths.astype(np.int32),
-            pa.array(raws, pa.binary()),
+            pa.array(rows.raw, pa.binary()),
             pa.array(muids, pa.binary()),
         ],
         schema=_SCHEMA,
     )
-    good = certain & _same(topics, values_of(heads.data[:, TOPIC]))
-    good &= _same(key_hashes, [digest[:HASH_PREFIX_BYTES] for digest in full])
+    good = certain & _same(rows.topic, values_of(heads.data[:, TOPIC]))
+    good &= _same(rows.key_hash, [digest[:HASH_PREFIX_BYTES] for digest in full])
     return np.flatnonzero(usual)[good], batch if good.all() else batch.filter(pa.array(good))
 
 
-def _same(given: list[Any], should: list[bytes]) -> Mask:
+def _same(given: Sequence[Any], should: list[bytes]) -> Mask:
     """Which values are the same."""
-    if given == should:
+    if [*given] == should:
         return np.ones(len(given), np.bool_)
     return np.array([one == other for one, other in zip(given, should, strict=True)], np.bool_)
 

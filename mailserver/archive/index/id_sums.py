@@ -102,12 +102,12 @@ def sums_of(created: pa.Array | pa.ChunkedArray, muids: pa.Array | pa.ChunkedArr
     Raises:
         ValueError: an envelope with an id was created at no time that one can have.
     """
-    names = muids.to_pylist()
-    has_id = np.fromiter((name is not None for name in names), np.bool_, len(names))
-    seconds = numbers_of(created)[has_id]
+    seconds = numbers_of(created)
+    if muids.null_count:
+        seconds, muids = seconds[muids.is_valid().to_numpy(zero_copy_only=False)], muids.drop_null()
     if len(seconds) and not 0 < seconds.min() <= seconds.max() <= MAX_U32:
         raise ValueError("an envelope with an id was created at no time that one can have")
-    ids = b"".join([sha256(name).digest() for name in names if name is not None])
+    ids = b"".join([sha256(name).digest() for name in muids.to_pylist()])
     limbs = np.frombuffer(ids, "<u4").reshape(len(seconds), _LIMBS).astype(np.uint64)
     return _by(seconds // MINUTE_S, np.ones(len(seconds), np.uint64), limbs)
 
