@@ -49,7 +49,8 @@ DEFAULTS = {
     "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",
     "spark.executor.defaultJavaOptions": "-XX:+UseParallelGC",
     # Python's tasks take and return whole pieces. pyarrow's own allocators return them to the kernel each time, and so
-    # does glibc's, unless its heap has large blocks, too, and keeps what is free: new pages are a twelfth of the work.
+    # does glibc's, unless its heap has large blocks, too, and keeps what is free. New pages are up to a twelfth of the
+    # work.
     "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
     "spark.executorEnv.MALLOC_MMAP_MAX_": "0",
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(256 * 1024 * 1024),
