@@ -16,7 +16,6 @@ from mailserver.archive.days import day_name
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.decode import StoredRows, decode_rows, sound_rows
-from spark_export.muids import with_muids
 from spark_export.parquet_file import ROW_GROUP_BYTES
 from spark_export.source import BATCH_ROWS
 
@@ -44,12 +43,12 @@ def export_plainly(store: Path, to: Path, rows: int) -> None:
 
 def _rows(stored: Sequence[Sequence[Any]]) -> pa.RecordBatch:
     seqs, *columns = zip(*stored, strict=True)
-    decoded = decode_rows(StoredRows(*columns))
+    decoded = decode_rows(StoredRows(*columns), DEFAULT_NETWORK_TOPIC)
     return sound_rows(decoded, pa.repeat("a store", len(stored)), pa.array(seqs, pa.int64()))
 
 
 def _write(batches: Sequence[pa.RecordBatch], to: Path, day: int) -> None:
-    table = with_muids(pa.Table.from_batches(batches), DEFAULT_NETWORK_TOPIC).sort_by(_ORDER)
+    table = pa.Table.from_batches(batches).sort_by(_ORDER)
     prefixes = pa.compute.utf8_slice_codeunits(table["topic"], 2, 3)
     per_group = ROW_GROUP_BYTES * table.num_rows // table.nbytes
     for prefix in prefixes.unique().to_pylist():

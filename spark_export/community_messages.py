@@ -17,7 +17,7 @@ from mailserver.errors import DecodeError
 from mailserver.ids.envelopes import ENVELOPE_VERSION, META_BYTES, NS, content_topic_of
 from mailserver.ids.muid import NoId
 from mailserver.waku.envelope import Topic, decode_envelope
-from spark_export.usual_form import HEAD_BYTES, TOPIC, Heads, read_heads
+from spark_export.usual_form import TOPIC, Heads, read_heads, values_of
 
 _TIME = struct.Struct(">Q")
 _PAYLOAD_TAG = write_bytes(1, b"")[:1]
@@ -43,7 +43,8 @@ def _of_usual(network_topic: str, raws: Sequence[bytes], heads: Heads) -> Iterat
     of_network = sha256(network_topic.encode())
     topics: dict[bytes, tuple[str, bytes, bytes]] = {}
     times: dict[int, tuple[bytes, bytes]] = {}
-    for raw, end, created, meta in zip(raws, heads.nonce_at.tolist(), heads.created.tolist(), heads.metas, strict=True):
+    parts = zip(raws, heads.data_of(raws), heads.created.tolist(), values_of(heads.metas), strict=True)
+    for raw, payload, created, meta in parts:
         of_topic = topics.get(raw[TOPIC])
         if of_topic is None:
             name = content_topic_of(Topic(raw[TOPIC]))
@@ -52,7 +53,6 @@ def _of_usual(network_topic: str, raws: Sequence[bytes], heads: Heads) -> Iterat
         of_time = times.get(created)
         if of_time is None:
             of_time = times[created] = _TIME.pack(created * NS), write_number(10, zigzag(created * NS))
-        payload = raw[HEAD_BYTES:end]
         digest = of_network.copy()
         digest.update(payload + of_topic[1] + meta + of_time[0])
         encoded = b"".join(

@@ -1,8 +1,8 @@
 """Makes rows of the archive from rows of a store: decodes, hashes anew, and compares with what the store says.
 
 Envelopes of the usual form are decoded in columns, all rows of a statement at once (`spark_export.usual_form`): only
-hashing, twice, is done row by row. Any other row, and any that differs from its columns, goes to `decode_row`, which
-says what is wrong with it.
+hashing is done row by row: the envelope, its proof of work, and its MUID. Any other row, and any that differs from its
+columns, goes to `decode_row`, which says what is wrong with it.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,10 @@ from mailserver.codec.keccak import keccak256
 from mailserver.errors import DecodeError
 from mailserver.store.engine.row_check import decode_and_compare
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
+from spark_export.muids import muid_of, muids_of_usual
 from spark_export.parquet_file import ROWS
 from spark_export.schema import DECODED
-from spark_export.usual_form import TOPIC, Bytes, Heads, Mask, Numbers, read_heads, values_of
+from spark_export.usual_form import LENGTH, TOPIC, Bytes, Heads, Mask, Numbers, hex_digits, read_heads, values_of
 
 _SCHEMA = to_arrow_schema(DECODED)
 
@@ -37,29 +38,38 @@ class StoredRows(NamedTuple):
     raw: Sequence[bytes]
 
 
-def decode_rows(rows: StoredRows) -> pa.RecordBatch:
+def decode_rows(rows: StoredRows, network_topic: str | None) -> pa.RecordBatch:
     """Decode one or more rows as `decode_row` does. Their order stays the same."""
-    usual, batch = _decode_usual(rows)
+    usual, batch = _decode_usual(rows, network_topic)
     count = len(rows.raw)
     if len(usual) == count:
         return batch
     others = np.setdiff1d(np.arange(count), usual)
-    columns = zip(*(decode_row(*(column[at] for column in rows)) for at in others.tolist()), strict=True)
+    decoded = (
+        decode_row(rows.received[at], rows.created[at], rows.topic[at], rows.key_hash[at], rows.raw[at], network_topic)
+        for at in others.tolist()
+    )
+    columns = zip(*decoded, strict=True)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, _SCHEMA.types, strict=True)]
     both = pa.concat_batches([batch, pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)])
     return both.take(np.argsort(np.concatenate([usual, others])))
 
 
-def decode_row(received: int, created: int, topic: bytes, key_hash: bytes, raw: bytes) -> tuple[object, ...]:
+def decode_row(
+    received: int, created: int, topic: bytes, key_hash: bytes, raw: bytes, network_topic: str | None
+) -> tuple[object, ...]:
     """Decode a row of a store into the columns of DECODED.
 
     A row that does not decode, or differs from its other columns (because a bit flipped on the disk, say), gets a
     fault.
+
+    Args:
+        network_topic: to which its MUID belongs; None: it gets none.
     """
     try:
         envelope, full_hash = decode_and_compare(created, topic, key_hash, raw)
     except DecodeError as error:
-        return (str(error), None, None, received, None, None, None, None, None, raw)
+        return (str(error), None, None, received, None, None, None, None, None, raw, None)
     return (
         None,
         "0x" + topic.hex(),
@@ -71,18 +81,19 @@ def decode_row(received: int, created: int, topic: bytes, key_hash: bytes, raw: 
         envelope.pow(),
         len(raw),
         raw,
+        None if network_topic is None else muid_of(envelope, network_topic),
     )
 
 
 def sound_rows(decoded: pa.RecordBatch, stores: pa.Array, seqs: pa.Array) -> pa.RecordBatch:
-    """The rows without a fault, as rows of the archive, still without MUIDs.
+    """The rows without a fault, as rows of the archive.
 
     Args:
         decoded: DECODED.
         stores, seqs: ARRIVAL of each of these rows.
     """
     columns = {name: decoded.column(name) for name in decoded.schema.names}
-    columns |= {"store": stores, "seq": seqs, "muid": pa.nulls(len(decoded), pa.binary())}
+    columns |= {"store": stores, "seq": seqs}
     rows = pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
     is_sound = decoded.column("fault").is_null()
     return rows if is_sound.true_count == len(rows) else rows.filter(is_sound)
@@ -93,52 +104,54 @@ def hex_strings(data: Bytes) -> pa.Array:
     count, width = data.shape
     text = np.empty((count, 2 + 2 * width), np.uint8)
     text[:, 0], text[:, 1] = b"0x"
-    text[:, 2:] = np.frombuffer(data.tobytes().hex().encode(), np.uint8).reshape(count, 2 * width)
+    text[:, 2:] = hex_digits(data)
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(text.shape[1])
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text)])
 
 
-def _decode_usual(rows: StoredRows) -> tuple[Numbers, pa.RecordBatch]:
+def _decode_usual(rows: StoredRows, network_topic: str | None) -> tuple[Numbers, pa.RecordBatch]:
     """Decode the rows that have the usual form and match their columns; also return which those are."""
     heads, usual = read_heads(rows.raw)
     usual &= heads.created == np.array(rows.created, np.int64)
-    heads = heads.of(usual)
-    topics, key_hashes, raws = (list(compress(column, usual)) for column in (rows.topic, rows.key_hash, rows.raw))
-    full = [keccak256(raw) for raw in raws]
-    zero_bits, certain = _zero_bits(_pow_digests(raws, heads))
+    if not usual.all():
+        heads, rows = heads.of(usual), StoredRows(*(list(compress(column, usual)) for column in rows))
+    data = heads.data_of(rows.raw)
+    full = list(map(keccak256, rows.raw))
+    zero_bits, certain = _zero_bits(_pow_digests(heads, data))
+    muids = [None] * len(data) if network_topic is None else muids_of_usual(heads, data, network_topic)
     batch = pa.RecordBatch.from_arrays(
         [
-            pa.nulls(len(raws), pa.string()),
+            pa.nulls(len(data), pa.string()),
             hex_strings(heads.data[:, TOPIC]),
             heads.created,
-            np.array(rows.received, np.int64)[usual],
+            np.array(rows.received, np.int64),
             heads.expiry,
             heads.ttl,
             hex_strings(np.frombuffer(b"".join(full), np.uint8).reshape(-1, _HASH_BYTES)),
             np.ldexp(1.0, zero_bits) / heads.nonce_at / heads.ttl,  # as `mailserver.waku.envelope.pow_of`
             heads.lengths.astype(np.int32),
-            pa.array(raws, pa.binary()),
+            pa.array(rows.raw, pa.binary()),
+            pa.array(muids, pa.binary()),
         ],
         schema=_SCHEMA,
     )
-    good = certain & _same(topics, values_of(heads.data[:, TOPIC]))
-    good &= _same(key_hashes, [digest[:HASH_PREFIX_BYTES] for digest in full])
+    good = certain & _same(rows.topic, values_of(heads.data[:, TOPIC]))
+    good &= _same(rows.key_hash, [digest[:HASH_PREFIX_BYTES] for digest in full])
     return np.flatnonzero(usual)[good], batch if good.all() else batch.filter(pa.array(good))
 
 
-def _same(given: list[Any], should: list[bytes]) -> Mask:
+def _same(given: Sequence[Any], should: list[bytes]) -> Mask:
     """Which values are the same."""
-    if given == should:
+    if [*given] == should:
         return np.ones(len(given), np.bool_)
     return np.array([one == other for one, other in zip(given, should, strict=True)], np.bool_)
 
 
-def _pow_digests(raws: list[bytes], heads: Heads) -> Bytes:
+def _pow_digests(heads: Heads, data: list[bytes]) -> Bytes:
     """The hashes from which the proof of work is computed (6/WAKU1), of envelopes of the usual form."""
-    nonces_at = heads.nonce_at.tolist()
-    prefixes = {at: b"\xf9" + (at - 3).to_bytes(2, "big") for at in set(nonces_at)}
-    parts = zip(raws, nonces_at, values_of(heads.nonces), strict=True)
-    digests = [keccak256(prefixes[at] + raw[3:at] + nonce) for raw, at, nonce in parts]
+    befores = heads.data.copy()
+    befores[:, LENGTH] = (heads.nonce_at - LENGTH.stop).astype(">u2")[:, np.newaxis].view(np.uint8)  # without the nonce
+    digests = map(keccak256, map(b"".join, zip(values_of(befores), data, values_of(heads.nonces), strict=True)))
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, _HASH_BYTES)
 
 

@@ -74,6 +74,7 @@ def write_index(
         for path, fragment in _each(files, fragments):
             writer.add(path, fragment)
         record = writer.finish(sums)
+    files.flush(name)
     with files.opened(name) as file:
         if sums is not None and record.sums is not None:
             _check_sums(file, record.sums, *sums, name)

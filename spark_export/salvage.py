@@ -220,7 +220,7 @@ def _whole(rows: Iterable[Row]) -> Iterable[tuple[Any, ...]]:
             [bytes(row["raw"]) for row in batch],
         )
         stores, seqs = pa.array([row["store"] for row in batch], pa.string()), [row["seq"] for row in batch]
-        sound = sound_rows(decode_rows(told), stores, pa.array(seqs, pa.int64()))
+        sound = sound_rows(decode_rows(told, None), stores, pa.array(seqs, pa.int64()))
         yield from zip(*(column.to_pylist() for column in sound.columns), strict=True)
 
 

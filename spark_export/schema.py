@@ -53,6 +53,7 @@ DECODED = StructType(
     [
         StructField("fault", StringType()),  # why the row is set aside; then all that raw would tell is null
         *(StructField(field.name, field.dataType, field.name not in ("received", "raw")) for field in _OF_ENVELOPE),
+        _MUID,
     ]
 )
 """What a row of a store is decoded into."""

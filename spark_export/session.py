@@ -48,8 +48,12 @@ DEFAULTS = {
     # Throughput on few cores is what counts: nobody notices a pause.
     "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",
     "spark.executor.defaultJavaOptions": "-XX:+UseParallelGC",
-    # Python's tasks take and return whole pieces: pyarrow's own allocators return them to the kernel each time.
+    # Python's tasks take and return whole pieces. pyarrow's own allocators return them to the kernel each time, and so
+    # does glibc's, unless its heap has large blocks, too, and keeps what is free. New pages are up to a twelfth of the
+    # work.
     "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
+    "spark.executorEnv.MALLOC_MMAP_MAX_": "0",
+    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(256 * 1024 * 1024),
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4000",
     # Partition values are names: `date=2026-11` is no date, and `topic_prefix=1` no number.

@@ -209,8 +209,12 @@ def selecting(address: str) -> Iterator[Select]:
         yield lambda sql, parameters: database.select(_THERE[sql], *parameters)
 
 
-def read_envelopes(wanted: StoreRows) -> Iterator[tuple[pa.RecordBatch, list[Faulty]]]:
-    """Read a range, batch by batch: ROWS, and the rows that are no envelopes."""
+def read_envelopes(wanted: StoreRows, network_topic: str) -> Iterator[tuple[pa.RecordBatch, list[Faulty]]]:
+    """Read a range, batch by batch: ROWS, and the rows that are no envelopes.
+
+    Args:
+        network_topic: to which the MUIDs belong.
+    """
     left_out = set(wanted.left_out.tolist())
     midnight = wanted.day * SECONDS_PER_DAY
     of_day = midnight, midnight + SECONDS_PER_DAY - 1, END_OF_TIME
@@ -222,7 +226,7 @@ def read_envelopes(wanted: StoreRows) -> Iterator[tuple[pa.RecordBatch, list[Fau
                 rows = [row for row in rows if row[0] not in left_out]
             if rows:
                 seqs, *columns = zip(*rows, strict=True)
-                yield _judged(wanted, seqs, decode_rows(StoredRows(*columns)))
+                yield _judged(wanted, seqs, decode_rows(StoredRows(*columns), network_topic))
 
 
 def _judged(wanted: StoreRows, seqs: Sequence[int], decoded: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Faulty]]:

@@ -4,12 +4,14 @@ import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from mailserver.archive.access.bucket import cause_of, connect, endpoint
 from mailserver.archive.errors import ArchiveError
+from mailserver.files import open_descriptor
 from spark_export.s3_bucket import WORKING
 
 
@@ -20,6 +22,7 @@ class TaskFiles:
         """Describe the archive at this URL, `Archive.url`."""
         self._url = url
         scheme, _, path = url.partition("://")
+        self._folder = Path(path) if scheme == "file" else None
         try:
             match scheme:
                 case "file":
@@ -76,6 +79,20 @@ class TaskFiles:
             with self._files.open_output_stream(way) as stream:
                 yield stream
             self._files.move(way, name)
+        except OSError as error:
+            raise self._refused("write", name, error) from error
+
+    def flush(self, name: str) -> None:
+        """Have the kernel begin to put a file onto the disk, so that whoever syncs it later need not wait long.
+
+        Nothing is promised. It is done where the archive is in a folder.
+        """
+        if self._folder is None or not hasattr(os, "posix_fadvise"):
+            return
+        try:
+            with open_descriptor(self._folder / name, os.O_RDONLY) as descriptor:
+                # Linux writes out what it is told to drop, and does not wait for it.
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         except OSError as error:
             raise self._refused("write", name, error) from error
 

@@ -17,10 +17,13 @@ from mailserver.waku.envelope import NONCE_BYTES
 HEAD_BYTES = 17
 """All that comes before the data."""
 
+LENGTH = slice(1, 3)
+"""Where the length of what follows it is."""
+
 TOPIC = slice(10, 14)
 """Where the topic is."""
 
-_LENGTH, _EXPIRY, _TTL, _SIZE = slice(1, 3), slice(4, 8), 8, slice(15, 17)
+_EXPIRY, _TTL, _SIZE = slice(4, 8), 8, slice(15, 17)
 _PREFIXES = ((0, 0xF9), (3, 0x84), (9, 0x84), (14, 0xB9))
 
 _META = np.dtype([("created", ">u8"), ("ttl", ">u4"), ("nonce", "u1", NONCE_BYTES)])
@@ -67,11 +70,15 @@ class Heads:
         return self.expiry - self.ttl
 
     @property
-    def metas(self) -> list[bytes]:
+    def metas(self) -> Bytes:
         """What `mailserver.ids.envelopes.meta_of` makes of each. It means nothing if `created` is below 1."""
         fields = np.empty(len(self.lengths), _META)
         fields["created"], fields["ttl"], fields["nonce"] = self.created * NS, self.ttl, self.nonces
-        return values_of(fields.view(np.uint8).reshape(len(fields), META_BYTES))
+        return fields.view(np.uint8).reshape(len(fields), META_BYTES)
+
+    def data_of(self, raws: Sequence[bytes]) -> list[bytes]:
+        """The data of each, out of the whole envelopes."""
+        return [raw[HEAD_BYTES:end] for raw, end in zip(raws, self.nonce_at.tolist(), strict=True)]
 
 
 def read_heads(raws: Sequence[bytes]) -> tuple[Heads, Mask]:
@@ -86,7 +93,7 @@ def read_heads(raws: Sequence[bytes]) -> tuple[Heads, Mask]:
     nonce_bytes = lengths - nonce_at - 1
     nonces = _windows(joined, ends - NONCE_BYTES, NONCE_BYTES)
     nonces[np.arange(NONCE_BYTES, 0, -1) > nonce_bytes[:, np.newaxis]] = 0
-    usual: Mask = (nonce_bytes > 0) & (nonce_bytes <= NONCE_BYTES) & (_numbers(data[:, _LENGTH]) == lengths - 3)
+    usual: Mask = (nonce_bytes > 0) & (nonce_bytes <= NONCE_BYTES) & (_numbers(data[:, LENGTH]) == lengths - 3)
     for at, prefix in _PREFIXES:
         usual &= data[:, at] == prefix
     for at in (_EXPIRY.start, _TTL, _SIZE.start):  # else it is not in its shortest form
@@ -101,6 +108,11 @@ def values_of(data: Bytes) -> list[bytes]:
     count, width = data.shape
     values: list[bytes] = np.ascontiguousarray(data).view(f"V{width}").reshape(count).tolist()
     return values
+
+
+def hex_digits(data: Bytes) -> Bytes:
+    """Each row's bytes as text, without 0x."""
+    return np.frombuffer(data.tobytes().hex().encode(), np.uint8).reshape(len(data), 2 * data.shape[1])
 
 
 def _windows(data: Bytes, starts: Numbers, width: int) -> Bytes:

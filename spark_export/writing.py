@@ -27,12 +27,13 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from spark_export.errors import ExportCheckFailed
 from spark_export.indexing import Fragments, fragment_of, write_index
 from spark_export.muids import with_muids
-from spark_export.parquet_file import ORDER, ROWS, decode, encode, read_row_groups, row_group_ends, row_groups
+from spark_export.parquet_file import ROWS, decode, encode, read_row_groups, row_group_ends, row_groups
 from spark_export.pieces import FileRows, GroupSpan, Key, Piece, path_in_period
 from spark_export.session import tasks_failures_told
 from spark_export.source import BATCH_ROWS, Faulty, read_envelopes
 from spark_export.task_files import TaskFiles
 from spark_export.tasks import in_tasks
+from spark_export.unsorted import Unsorted
 from spark_export.written import Written, contents, together
 
 PIECE = "_piece"
@@ -81,7 +82,7 @@ def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritte
     """
 
     def write(rows: Iterable[Row]) -> Iterable[PieceWritten]:
-        batches: list[pa.RecordBatch] = []
+        gathered = Unsorted()
         piece: tuple[str, int] | None = None
         left = iter(rows)
         while some := list(islice(left, BATCH_ROWS)):
@@ -89,9 +90,9 @@ def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritte
             columns = [
                 pa.array([row[name] for row in some], kind) for name, kind in zip(ROWS.names, ROWS.types, strict=True)
             ]
-            batches.append(pa.RecordBatch.from_arrays(columns, schema=ROWS))
+            gathered.add(pa.RecordBatch.from_arrays(columns, schema=ROWS))
         if piece is not None:
-            yield _write(job, *piece, _sorted(batches))
+            yield _write(job, *piece, with_muids(gathered.in_order(), job.network_topic))
 
     with tasks_failures_told():
         return envelopes.repartitionById(pieces, F.col(PIECE)).rdd.mapPartitions(write).collect()
@@ -167,17 +168,17 @@ def write_piece(job: Job, piece: Piece) -> PieceWritten:
         ArchiveError: the archive cannot be read or written.
     """
     files = TaskFiles(job.url)
-    batches: list[pa.RecordBatch] = []
+    gathered = Unsorted()
     faulty: list[Faulty] = []
     for source in piece.sources:
         if isinstance(source, FileRows):
-            batches += _rows_of(files, job.layout, source).to_batches()
+            for rows in with_muids(_rows_of(files, job.layout, source), job.network_topic).to_batches():
+                gathered.add(rows)
         else:
-            for rows, set_aside in read_envelopes(source):
-                batches.append(rows)
+            for rows, set_aside in read_envelopes(source, job.network_topic):
+                gathered.add(rows)
                 faulty += set_aside
-    rows = _sorted(batches)
-    return _write(job, piece.period, piece.number, rows, tuple(faulty))
+    return _write(job, piece.period, piece.number, gathered.in_order(), tuple(faulty))
 
 
 def index_piece(job: Job, piece: Piece, *, has_muids: bool) -> Fragments:
@@ -237,21 +238,13 @@ def _checked(files: TaskFiles, source: FileRows) -> pa.Buffer:
     return data
 
 
-def _sorted(batches: list[pa.RecordBatch]) -> pa.Table:
-    """ROWS in their order, in one chunk. The batches are taken out of the list: nobody holds them twice."""
-    rows = pa.Table.from_batches(batches, ROWS)
-    batches.clear()
-    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in ORDER])
-    return rows.take(order).combine_chunks()
-
-
 def _write(job: Job, period: str, number: int, rows: pa.Table, faulty: tuple[Faulty, ...] = ()) -> PieceWritten:
     """Write rows, which are sorted, to a file in each of their directories, and read these back.
 
-    The MUIDs are made here, whatever the rows come from: no file brings those of another network topic along.
+    Args:
+        rows: ROWS with MUIDs of the job's network topic: no file brings those of another one along.
     """
     files = TaskFiles(job.url)
-    rows = with_muids(rows, job.network_topic)
     found = []
     fragments = []
     name = f"part-{number:05}-{job.run}.c000.zstd.parquet"
@@ -261,6 +254,7 @@ def _write(job: Job, period: str, number: int, rows: pa.Table, faulty: tuple[Fau
         ends = row_group_ends(of_directory)
         files.write(whole, encode(of_directory, job.layout, ends), f"{_attempts(job)}/{period}-{value}-{name}")
         part, fragment = _read_back(files, whole, job.layout, period, of_directory, ends)
+        files.flush(whole)
         found.append(part)
         fragments.append((path, fragment))
     sums = id_sums.sums_of(rows.column("created"), rows.column("muid"))  # the rows have come back as they are here

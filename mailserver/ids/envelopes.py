@@ -148,28 +148,6 @@ def envelope_muid(network_topic: str, envelope: Envelope) -> Muid:
     return muid(network_topic, content_topic_of(envelope.topic), meta_of(envelope), envelope.data)
 
 
-def metas_of(created: Iterable[int], ttls: Iterable[int], nonces: Iterable[int]) -> list[bytes | None]:
-    """The metas of many envelopes, from their fields in columns; None where `meta_of` raises NoId."""
-    fields = zip(created, ttls, nonces, strict=True)
-    return [_META.pack(second * NS, ttl, nonce) if second >= 1 else None for second, ttl, nonce in fields]
-
-
-def envelope_muids(
-    network_topic: str, topics: Iterable[bytes], metas: Iterable[bytes | None], data: Iterable[bytes]
-) -> list[Muid | None]:
-    """Compute the MUIDs of many envelopes, given in columns; None for those without a meta.
-
-    It takes half the time of `envelope_muid`, and nobody needs to make an Envelope for it.
-    """
-    before, join = _before_topics(network_topic), b"".join
-    return [
-        None
-        if meta is None
-        else Muid(sha256(join((before, hexlify(topic), BEHIND_TOPIC, meta, content))).digest() + meta)
-        for topic, meta, content in zip(topics, metas, data, strict=True)
-    ]
-
-
 def _before_topics(network_topic: str) -> bytes:
     """What stands before the topic, in hex, where a MUID is computed."""
     return network_topic.encode() + BEFORE_TOPIC

@@ -9,9 +9,10 @@ it tells the two apart.
 Spec: codex-pm, ADR 0001 "Waku Message UID (v2)".
 """
 
+from collections.abc import Iterable
 from enum import Enum
 from hashlib import sha256
-from typing import NewType
+from typing import NewType, cast
 
 from mailserver.errors import DecodeError, MailserverError
 
@@ -64,6 +65,16 @@ def muid_after(topics: bytes, meta: bytes, payload: bytes) -> Muid:
         topics: network topic || content topic.
     """
     return Muid(sha256(topics + meta + payload).digest() + meta)
+
+
+def muids_after(befores: Iterable[bytes], metas: Iterable[bytes], payloads: Iterable[bytes]) -> list[Muid]:
+    """Compute the MUIDs of many messages as `muid_after` does of each.
+
+    Args:
+        befores: network topic || content topic || meta.
+    """
+    parts = zip(befores, metas, payloads, strict=True)
+    return cast("list[Muid]", [sha256(before + payload).digest() + meta for before, meta, payload in parts])
 
 
 def is_muid_length(size: int) -> bool:

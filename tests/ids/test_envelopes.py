@@ -12,14 +12,12 @@ from mailserver.ids.envelopes import (
     content_topic_of,
     envelope_differences,
     envelope_muid,
-    envelope_muids,
     envelope_of,
     joined_metas,
     joined_muids,
     message_hashes,
     message_of,
     meta_of,
-    metas_of,
     read_meta,
     topic_of,
 )
@@ -75,19 +73,6 @@ def test_any_envelope_is_made_again_from_its_muid(envelope: Envelope) -> None:
     assert len(name) == 52
     assert envelope_of(NETWORK, name, envelope.topic, envelope.data) == envelope
     assert not envelope_differences(NETWORK, name, envelope)
-
-
-@given(st.lists(envelopes(), max_size=5))
-def test_muids_of_many_envelopes_are_those_of_each(several: list[Envelope]) -> None:
-    several += [encode_envelope(100, 100, TOPIC, b"data", 7), ENVELOPE]  # the first of them has none
-    fields = ((one.topic, one.created, one.ttl, one.nonce, one.data) for one in several)
-    topics, created, ttls, nonces, data = zip(*fields, strict=True)
-
-    assert envelope_muids(NETWORK, topics, metas_of(created, ttls, nonces), data) == [
-        *(envelope_muid(NETWORK, envelope) for envelope in several[:-2]),
-        None,
-        NAME,
-    ]
 
 
 @given(st.lists(envelopes(), max_size=5))

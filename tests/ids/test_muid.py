@@ -17,6 +17,7 @@ from mailserver.ids.muid import (
     differences,
     metadata_of,
     muid,
+    muids_after,
     sync_id,
 )
 from tests.ids.vectors import CHECKSUM, MESSAGE, NETWORK
@@ -41,6 +42,15 @@ def test_checksum_is_of_the_four_parts_in_their_order(network: str, content: str
     assert metadata_of(name) == meta
     assert check_muid(name) == name
     assert not differences(name, network, content, meta, payload)
+
+
+@given(st.lists(st.tuples(st.text(max_size=20), metas, st.binary(max_size=40)), max_size=5))
+def test_muids_of_many_messages_are_those_of_each(several: list[tuple[str, bytes, bytes]]) -> None:
+    befores = [(NETWORK + content).encode() + meta for content, meta, _ in several]
+
+    made = muids_after(befores, (meta for _, meta, _ in several), (payload for _, _, payload in several))
+
+    assert made == [muid(NETWORK, *parts) for parts in several]
 
 
 @pytest.mark.parametrize("length", [1, 8, 31, 32])

@@ -4,6 +4,8 @@ import pytest
 
 from mailserver.codec import rlp
 from mailserver.codec.keccak import keccak256
+from mailserver.ids.envelopes import envelope_muid
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC as NETWORK
 from mailserver.waku.envelope import decode_envelope
 from spark_export.decode import StoredRows, decode_row, decode_rows
 from spark_export.schema import DECODED
@@ -24,13 +26,14 @@ def stored(of: bytes, **changed: Any) -> Row:
 
 
 def one_by_one(rows: list[Row]) -> list[Row]:
-    return [dict(zip(DECODED.fieldNames(), decode_row(**row), strict=True)) for row in rows]
+    decoded = (decode_row(**row, network_topic=NETWORK) for row in rows)
+    return [dict(zip(DECODED.fieldNames(), row, strict=True)) for row in decoded]
 
 
 def at_once(rows: list[Row]) -> list[Row]:
     names = ("received", "created", "topic", "key_hash", "raw")
     columns = StoredRows(*([row[name] for row in rows] for name in names))
-    found: list[Row] = decode_rows(columns).to_pylist()
+    found: list[Row] = decode_rows(columns, NETWORK).to_pylist()
     return found
 
 
@@ -42,7 +45,6 @@ def sealed(*, expiry: int = NOON + TTL, ttl: int = TTL, topic: bytes = NEWS, dat
 @pytest.mark.parametrize("hit", [SMALL, USUAL])
 def test_sound_row_is_decoded(hit: Any) -> None:
     expected = {"fault": None, **row_of(hit)}
-    del expected["muid"]
     assert at_once([stored(hit.raw)]) == one_by_one([stored(hit.raw)]) == [expected]
 
 
@@ -62,6 +64,23 @@ def test_row_of_any_form_is_decoded_in_columns_as_by_itself(form: str) -> None:
 
     assert at_once(rows) == one_by_one(rows)
     assert [row["fault"] for row in at_once(rows)] == [None, None]
+
+
+def test_row_without_an_id_has_no_muid_in_columns_and_by_itself() -> None:
+    rows = [stored(sealed(expiry=TTL)), stored(sealed()), stored(sealed(expiry=TTL, data=60))]
+
+    assert at_once(rows) == one_by_one(rows)
+    muid = envelope_muid(NETWORK, decode_envelope(sealed()))
+    assert [row["muid"] for row in at_once(rows)] == [None, muid, None]
+
+
+def test_muids_are_left_out_where_nobody_asks_for_them() -> None:
+    told = stored(USUAL.raw), stored(SMALL.raw)
+
+    batch = decode_rows(StoredRows(*([row[name] for row in told] for name in StoredRows._fields)), None)
+
+    assert batch.column("muid").to_pylist() == [None, None]
+    assert [decode_row(**row, network_topic=None)[-1] for row in told] == [None, None]
 
 
 def test_proof_of_work_is_the_same_to_the_last_bit() -> None:

@@ -102,12 +102,12 @@ def sums_of(created: pa.Array | pa.ChunkedArray, muids: pa.Array | pa.ChunkedArr
     Raises:
         ValueError: an envelope with an id was created at no time that one can have.
     """
-    names = muids.to_pylist()
-    has_id = np.fromiter((name is not None for name in names), np.bool_, len(names))
-    seconds = numbers_of(created)[has_id]
+    seconds = numbers_of(created)
+    if muids.null_count:
+        seconds, muids = seconds[muids.is_valid().to_numpy(zero_copy_only=False)], muids.drop_null()
     if len(seconds) and not 0 < seconds.min() <= seconds.max() <= MAX_U32:
         raise ValueError("an envelope with an id was created at no time that one can have")
-    ids = b"".join([sha256(name).digest() for name in names if name is not None])
+    ids = b"".join([sha256(name).digest() for name in muids.to_pylist()])
     limbs = np.frombuffer(ids, "<u4").reshape(len(seconds), _LIMBS).astype(np.uint64)
     return _by(seconds // MINUTE_S, np.ones(len(seconds), np.uint64), limbs)
 
@@ -197,17 +197,20 @@ def read_minutes(file: BinaryIO, sums: DaySums, row: int) -> Table:
 class EachOnce:
     """Whether a period has each envelope once: add its files by their paths, in order.
 
-    Files of one directory are nearly always apart by (topic, created). Only while they are not, the beginnings of their
-    hashes are kept: 8 bytes a row.
+    Files of one directory are nearly always apart by (topic, created). Only of those that are not, the beginnings of
+    the hashes are kept: 8 bytes a row, until a file comes that is apart from them.
     """
 
     def __init__(self) -> None:
-        self.holds = True
-        """Whether it does, of what was added so far."""
-
+        self._has_doubles = False
         self._directory = ""
         self._last = -1, -1
         self._hashes: list[Table] = []
+
+    @property
+    def holds(self) -> bool:
+        """Whether it does, of what was added so far."""
+        return not (self._has_doubles or _has_doubles(self._hashes))
 
     def add(self, path: str, head: Head, fragment: bytes) -> None:
         """Add a file, whose own rows are each there once (`FragmentWriter` has checked that)."""
@@ -215,12 +218,18 @@ class EachOnce:
         first = int(topics["topic"][0]), int(topics["created_min"][0])
         last = int(topics["topic"][-1]), int(topics["created_max"][-1])
         if directory != self._directory or first > self._last:
+            self._has_doubles = not self.holds
             self._directory, self._last, self._hashes = directory, last, []
         self._last = max(last, self._last)
         self._hashes.append(_hash_beginnings(head, fragment))
-        if len(self._hashes) > 1:
-            joined = np.concatenate(self._hashes)
-            self.holds = self.holds and len(np.unique(joined)) == len(joined)
+
+
+def _has_doubles(files: Sequence[Table]) -> bool:
+    """Whether a hash is in more than one of these files, each of which has its own hashes once."""
+    if len(files) < 2:
+        return False
+    hashes = np.sort(np.concatenate(files))
+    return bool((hashes[1:] == hashes[:-1]).any())
 
 
 def _hash_beginnings(head: Head, fragment: bytes) -> Table:

@@ -109,6 +109,20 @@ def test_files_that_overlap_have_each_envelope_once_if_their_hashes_are_apart() 
     assert days.each_once
 
 
+@pytest.mark.parametrize("directory_of_two", [0, 1, 2])
+def test_envelope_that_is_twice_in_any_directory_is_noticed(directory_of_two: int) -> None:
+    file = BytesIO()
+    writer = IndexWriter(file)
+    for directory in range(3):
+        for number, some in enumerate((ROWS[:4], ROWS[3:] if directory == directory_of_two else ROWS[4:])):
+            writer.add(f"topic_prefix={directory}/part-{number:05}", fragment(some, 2))
+
+    record = writer.finish((TOPIC, summed(NAMED))).sums
+
+    assert record is not None
+    assert not read_days(file, record).each_once
+
+
 def test_any_changed_byte_is_noticed() -> None:
     file, record = written(summed(NAMED))
     content = file.getvalue()

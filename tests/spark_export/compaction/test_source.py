@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.testing import assertSchemaEqual
 
 from mailserver.archive.fingerprint import Fingerprint
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC as NETWORK
 from spark_export import source
 from spark_export.pieces import StoreRows
 from spark_export.places import address_of
@@ -107,7 +108,7 @@ def test_batches_are_as_small_as_they_should_be(tmp_path: Path, monkeypatch: pyt
     reader = opened.reader(opened.schema())
     (part,) = reader.partitions()
     assert [batch.num_rows for batch in reader.read(part)] == [5, 5, 3]
-    assert [batch.num_rows for batch, _ in read_envelopes(wanted(store, 1, 13))] == [5, 5, 3]
+    assert [batch.num_rows for batch, _ in read_envelopes(wanted(store, 1, 13), NETWORK)] == [5, 5, 3]
 
 
 def wanted(store: Store, first: int, last: int, *left_out: int, day: int = DAY) -> StoreRows:
@@ -115,16 +116,16 @@ def wanted(store: Store, first: int, last: int, *left_out: int, day: int = DAY) 
 
 
 def test_envelopes_are_rows_of_the_archive(stepped: Store) -> None:
-    rows = [row for batch, _ in read_envelopes(wanted(stepped, 1, 9)) for row in batch.to_pylist()]
+    rows = [row for batch, _ in read_envelopes(wanted(stepped, 1, 9), NETWORK) for row in batch.to_pylist()]
 
     of_day = zip(envelopes(4) + envelopes(2, first=20), (1, 2, 3, 4, 8, 9), strict=True)  # that is wanted
-    assert rows == [{**row_of(hit), "store": stepped.id, "seq": seq, "muid": None} for hit, seq in of_day]
+    assert rows == [{**row_of(hit), "store": stepped.id, "seq": seq} for hit, seq in of_day]
 
 
 def test_envelopes_that_are_to_be_left_out_are(stepped: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "BATCH_ROWS", 2)
 
-    batches = [batch for batch, _ in read_envelopes(wanted(stepped, 1, 4, 1, 2, 4))]
+    batches = [batch for batch, _ in read_envelopes(wanted(stepped, 1, 4, 1, 2, 4), NETWORK)]
 
     (row,) = (row for batch in batches for row in batch.to_pylist())
     assert (row["hash"], row["seq"]) == ("0x" + envelopes(4)[2].hash.hex(), 3)
@@ -133,7 +134,7 @@ def test_envelopes_that_are_to_be_left_out_are(stepped: Store, monkeypatch: pyte
 def test_rows_that_are_no_envelopes_are_told(stepped: Store) -> None:
     change(Path(address_of(stepped.place)), "UPDATE envelopes SET raw = x'00' WHERE seq = 2")
 
-    ((rows, faulty),) = read_envelopes(wanted(stepped, 1, 4))
+    ((rows, faulty),) = read_envelopes(wanted(stepped, 1, 4), NETWORK)
 
     assert rows.column("seq").to_pylist() == [1, 3, 4]
     (row,) = faulty
