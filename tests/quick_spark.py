@@ -79,9 +79,10 @@ def quick_python(cache: Path) -> Path:
     """Make a program that is this Python, and imports PySpark from where it is installed.
 
     Args:
-        cache: a folder from which programs may run, which several processes may share.
+        cache: a folder from which programs may run, which several processes may share, of other Pythons, too.
     """
-    program, unfinished = cache / "python", cache / f"python.{os.getpid()}"
+    name = f"python-{hashlib.sha256(sys.executable.encode()).hexdigest()[:16]}"
+    program, unfinished = cache / name, cache / f"{name}.{os.getpid()}"
     zips = "*pyspark.zip:*-src.zip:"  # with py4j's, the first of the path that Spark makes
     script = f'#!/bin/sh\nPYTHONPATH=${{PYTHONPATH#{zips}}} exec {shlex.quote(sys.executable)} "$@"\n'
     unfinished.write_text(script, encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,3 +38,16 @@ def test_workers_import_pyspark_from_where_it_is_installed_and_the_rest_as_spark
         str(tmp_path / "also_there.py"),
     ]
     assert len(path) == 3
+
+
+def test_each_python_has_a_program_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = quick_python(tmp_path)
+    again = quick_python(tmp_path)
+    monkeypatch.setattr(sys, "executable", "/other/python")
+
+    other = quick_python(tmp_path)
+
+    assert ours == again
+    assert {path.name for path in tmp_path.iterdir()} == {ours.name, other.name}
+    assert "/other/python" in other.read_text()
+    assert "/other/python" not in ours.read_text()

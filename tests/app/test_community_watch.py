@@ -25,7 +25,7 @@ from mailserver.community.owner.announcing import read_announced
 from mailserver.handoff.communities import SERVED_FILE, read_served
 from mailserver.torrents.client import TorrentProcess
 from mailserver.torrents.magnet import MagnetLink
-from tests.app.daemons import running
+from tests.app.daemons import Daemon, running
 from tests.community.member.test_following import COMMUNITY, announcement, now_ms, post, weeks
 from tests.community.member.torrents import LOOPBACK, Seeded
 from tests.community.owner.samples import OTHER_OWNER, garden, made_in
@@ -68,6 +68,16 @@ async def serving(data_dir: Path, caplog: pytest.LogCaptureFixture) -> AsyncIter
         task.result()
 
 
+@contextlib.asynccontextmanager
+async def running_beside(data_dir: Path) -> AsyncIterator[Daemon]:
+    """A daemon. What serves communities in the same process has taken its signals: it is not told by one to stop."""
+    async with running(data_dir, feed_socket=True) as daemon:
+        try:
+            yield daemon
+        finally:
+            daemon.task.cancel()
+
+
 def of_role(data_dir: Path, role: Role) -> CommunityProgress | None:
     """What the record says of the community of a role."""
     served = read_served(data_dir / COMMUNITIES_FOLDER)
@@ -90,7 +100,7 @@ async def test_weeks_of_owned_and_joined_communities_are_told_to_prometheus_and_
     folder = made_in(tmp_path / COMMUNITIES_FOLDER, garden(), OTHER_OWNER)
     make_week(folder, 0)
     async with (
-        running(tmp_path, feed_socket=True) as daemon,
+        running_beside(tmp_path) as daemon,
         TorrentProcess(LOOPBACK) as owner,
         serving(tmp_path, caplog) as url,
     ):
@@ -137,7 +147,7 @@ async def test_week_that_a_member_has_fetched_is_told_and_still_after_a_restart(
         (week,) = of_owned.weeks if (of_owned := of_role(tmp_path, Role.OWNER)) is not None else (NO_WEEK,)
         return week.fetched_times, week.fetched_at
 
-    async with running(tmp_path, feed_socket=True):
+    async with running_beside(tmp_path):
         async with serving(tmp_path, caplog), TorrentProcess(LOOPBACK) as member:
             await until(lambda: folder.announced.exists() and fetched() == (0, None), 60)
             announced = read_announced(folder.announced)
