@@ -46,6 +46,9 @@ MAX_MISSED = 65_536
 PUSHED_AT_ONCE = 50
 """How many of the missed are pushed before sockets get their turn: more might not fit into what may wait for one."""
 
+BATCHES_AT_ONCE = 3
+"""How many batches of the feed are pushed in one go, if they wait: so many fit into what may wait for one client."""
+
 MAX_PUSHED = 2 * MAX_MISSED
 """How many messages are remembered that were pushed, so that none is pushed again from the store."""
 
@@ -128,7 +131,7 @@ class Live:
                 await self._go_on_from_store()
                 continue
             batches = [item]
-            while more := self._feed.next_envelopes():
+            while len(batches) < BATCHES_AT_ONCE and (more := self._feed.next_envelopes()):
                 batches.append(more)
             try:
                 async with self._turn:

@@ -59,9 +59,13 @@ class EnvelopeMeta(NamedTuple):
     nonce: int
 
 
-@lru_cache(maxsize=TOPICS_KEPT)
 def content_topic_of(topic: Topic) -> str:
     """The content topic of a topic."""
+    return _content_topic(topic)  # whose arguments no type checker checks
+
+
+@lru_cache(maxsize=TOPICS_KEPT)
+def _content_topic(topic: Topic) -> str:
     return f"/waku/1/0x{topic.hex()}/rfc26"
 
 

@@ -9,7 +9,7 @@ import pytest
 from mailserver.errors import StoreError
 from mailserver.gateway.index import follower as following
 from mailserver.gateway.index.message_store import News, open_messages
-from mailserver.gateway.index.schema import INDEX_FILE
+from mailserver.gateway.index.schema import INDEX_FILE, PREFIX_BYTES
 from mailserver.gateway.index.values import MessagePage, UnknownCursor
 from mailserver.gateway.index.writing import CURSOR_KEPT_S, ORIGINAL_KEPT_S
 from mailserver.ids.envelopes import message_of
@@ -381,6 +381,7 @@ async def test_news_are_the_messages_that_arrived_after_a_place(world: World) ->
     assert [each.message for each in news.messages] == [message_of(envelope(5)), message_of(envelope(3)), message]
     assert [each.is_original for each in news.messages] == [False, False, True]
     assert news.end == news.last > place
+    assert [*news.envelopes[:2]] == [envelope(number).hash()[:PREFIX_BYTES] for number in (5, 3)]
     assert none == News([], [], news.end, news.end)
 
 

@@ -76,7 +76,7 @@ async def test_several_topics_are_merged_in_order(world: World) -> None:
     topics = [bytes([number, 0, 0, 0]) for number in range(12)]
     some = [envelope(number, created=START + number // 5, topic=topics[number % 12]) for number in range(60)]
     await world.put(*some)
-    wanted = tuple(map(content_topic_of, topics[:11]))
+    wanted = tuple(map(content_topic_of, topics[:11]))  # type: ignore[arg-type]
 
     for is_forward in (True, False):
         query = query_for(content_topics=wanted, limit=7, is_forward=is_forward)

@@ -43,7 +43,7 @@ def new(each: Envelope, received: int | None = None) -> NewEnvelope:
 def original(number: int, *, timestamp: int, topic: bytes = NEWS, meta: bytes = b"", **rest: object) -> WakuMessage:
     """A message as a client of v2 sends it."""
     data = number.to_bytes(8, "big").ljust(40, b"-")
-    message = WakuMessage(data, content_topic_of(topic), timestamp=timestamp, meta=meta)
+    message = WakuMessage(data, content_topic_of(topic), timestamp=timestamp, meta=meta)  # type: ignore[arg-type]
     return replace(message, **rest)  # type: ignore[arg-type]
 
 
