@@ -315,9 +315,11 @@ async def test_what_is_stored_behind_the_last_of_the_feed_is_pushed_once_nothing
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_module, "LOOK_S", 0.2)
-    monkeypatch.setattr(live_module, "SETTLE_S", 0.4)
+    monkeypatch.setattr(live_module, "SETTLE_S", 0.6)
     async with running_gateway(tmp_path) as gateway, subscriber(gateway) as client:
         found = news_of(gateway, monkeypatch)
+        async with feed_cut(gateway):
+            pass
         gateway.daemon.publish(1, first=1)  # none of these is stored
         await hear(client, 1)
         await gateway.daemon.store.put([stored(make_envelope(0))])
