@@ -217,9 +217,8 @@ class Live:
             return False
         self._note_problem("")
         await self._push_missed(news)
-        has_more = self._after < news.end < news.last
         self._after, self._last = news.end, news.last
-        return has_more
+        return news.has_more
 
     async def _push_missed(self, news: News) -> None:
         """Push what is fresh."""

@@ -330,6 +330,7 @@ async def test_what_is_stored_behind_the_last_of_the_feed_is_pushed_once_nothing
 
     assert all(not is_to_known for is_to_known, news in found if mapped(make_envelope(0)) in messages_of(news))
     assert any(is_to_known and news.end < news.last for is_to_known, news in found)
+    assert not any(news.has_more for _, news in found)
 
 
 # Where it begins

@@ -44,13 +44,14 @@ MAX_NEWS = 1000
 class News(NamedTuple):
     """Messages in the order of arrival. `end`: what follows begins behind it. `last`: the last place in the store.
 
-    `envelopes`: of each, the first PREFIX_BYTES of its envelope's hash.
+    `envelopes`: of each, the first PREFIX_BYTES of its envelope's hash. `has_more`: whether more can be read at once.
     """
 
     messages: Sequence[MappedMessage]
     envelopes: Sequence[bytes]
     end: Arrival
     last: Arrival
+    has_more: bool
 
 
 class MessageStore:
@@ -149,7 +150,7 @@ class MessageStore:
             is_to_known=is_to_known,
         )
         messages, envelopes, end = await self._database.read(maps, work.STATEMENT + CHECK * MAX_NEWS)
-        return News(messages, envelopes, end or after, arrived.last)
+        return News(messages, envelopes, end or after, arrived.last, end == arrived.end < arrived.last)
 
     async def keep_original(self, envelope: Envelope, message: WakuMessage) -> None:
         """Keep what a message says beyond the envelope that was made of it. It is on disk when this returns.

@@ -382,7 +382,7 @@ async def test_news_are_the_messages_that_arrived_after_a_place(world: World) ->
     assert [each.is_original for each in news.messages] == [False, False, True]
     assert news.end == news.last > place
     assert [*news.envelopes[:2]] == [envelope(number).hash()[:PREFIX_BYTES] for number in (5, 3)]
-    assert none == News([], [], news.end, news.end)
+    assert none == News([], [], news.end, news.end, has_more=False)
 
 
 async def test_news_of_a_store_that_was_replaced_are_told_to_be_of_another(tmp_path: Path) -> None:
