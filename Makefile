@@ -44,8 +44,8 @@ compact: java $(EXPORT) ## archive the store: make compact ARGS="--store data/ma
 demo: java $(EXPORT) ## two mailservers, a stream of posts, a compaction: look around, then Ctrl-C
 	@$(BIN)/python -m docs.demo
 
-# Processes share the tests, see tests/sharing.py. On two cores three: tests wait for disks and daemons. More would get in
-# the way of tests that judge times. Two others do not, which run while these wait, nor does one that waits for containers.
+# Processes share the tests, see tests/conftest.py. On two cores three: tests wait for disks, containers and daemons. More
+# would get in the way of tests that judge times.
 WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest --dist loadscope --no-loadscope-reorder
 UNIT = not spark and not docker and not browser and not fuzz and not integration and not slow
@@ -65,7 +65,7 @@ unit: $(DEV) ## run the unit tests: two minutes
 	@$(PYTEST) -n $(WORKERS) -m "$(UNIT)" $(MEASURED)
 
 others: java $(DEV) ## run all other tests: daemons, Spark, containers, faults
-	@$(PYTEST) -n $$(($(WORKERS) + 1 + 2)) --waiting 1 --patient 2 -m "not ($(UNIT))" $(MEASURED)
+	@$(PYTEST) -n $(WORKERS) -m "not ($(UNIT))" $(MEASURED)
 
 # What is wrong with tests that cannot be collected, `make test` says.
 compiled: $(DEV) ## compile the tests as pytest does, so that processes that share them need not

@@ -1,5 +1,10 @@
 """For all tests: restores logging after each, chooses the examples of property tests, makes Spark start quickly,
-keeps garbage collection short, and has several processes share the tests as `tests.sharing` says."""
+keeps garbage collection short, and shares tests among processes.
+
+In `make test` several processes share the tests. Each takes the next file when it has finished one. Some folders
+are taken as if they were one file, so that Spark and the containers start once. The longest begin first, so that no
+process has much left when the others have nothing.
+"""
 
 import asyncio.constants
 import gc
@@ -19,7 +24,6 @@ from tests.in_memory import keep_in_memory
 from tests.measuring import UNMEASURED, first_examples_measured, only_imports_measured, unmeasured_from_here
 from tests.properties import register_profiles
 from tests.quick_spark import OPTIONS, WORKERS, QuickJvm, quick_python
-from tests.sharing import SHARES_SPARK, FilesAndFolders, give_way, rank
 from tests.store.postgres.server import FORGETFUL, QUICK, Server, running_server
 
 register_profiles()
@@ -37,24 +41,52 @@ def _unchecked(filename: str | None = None) -> None:
 
 linecache.checkcache = _unchecked
 
+SHARES_SPARK = ("tests/spark_export/compaction/", "tests/spark_export/archives/")
+"""Folders whose tests have one Spark in their process; two, so that two processes can share the work."""
+
 GC_THRESHOLDS = (50_000, 10, 100)
 """As of gc.set_threshold: garbage is collected rarely, since next to nothing of a test is in cycles."""
 
+TAKEN_TOGETHER = (*SHARES_SPARK, "tests/docker/")
+"""Folders whose tests all run in one process: they share something that is slow to start, or that may exist only once.
+They come first."""
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Some of the processes that share the tests may be of another kind than the others."""
-    for name, does in (("waiting", "take what mostly waits"), ("patient", "run while the others wait")):
-        parser.addoption(f"--{name}", type=int, default=0, metavar="NUM", help=f"so many of the processes of -n {does}")
+MINUTES = (
+    "tests/faults/test_kills.py",
+    "tests/bench/test_bench.py",
+    "tests/faults/test_power.py",
+    "tests/spark_export/test_service.py",
+    "tests/faults/test_network.py",
+    "tests/soak/",
+    "tests/integration/test_cluster.py",
+    "tests/spark_export/test_s3_publishing.py",
+    "tests/gateway/test_hostile.py",
+    "tests/store/test_comparison.py",
+    "tests/faults/",
+    "tests/fuzz/",
+    "tests/crowd/",
+    "tests/docs/",
+)
+"""Files and folders whose tests take the better part of a minute, or several; they come next, in this order."""
+
+LONGEST_FIRST = ("spark", "fuzz", "browser", "integration", "slow")
+"""Markers of other long tests, in the order in which they run. Tests without any of these markers come last."""
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Have a patient process give way from the start."""
-    give_way(config)
+class _FilesAndFolders(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives each process the next file, or the next of TAKEN_TOGETHER.
+
+    The groups of xdist 3.8 have no effect: it renames tests by `_nodeid`, which pytest 9.2 does not read.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return next((folder for folder in TAKEN_TOGETHER if file.startswith(folder)), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """Say which tests stay together when several processes share them."""
-    return FilesAndFolders(config, log)
+    return _FilesAndFolders(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -77,7 +109,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ]:
         raise pytest.UsageError(f"only tests in {SHARES_SPARK} may share Spark, and not {elsewhere}")
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=rank)
+        items.sort(key=_rank)
 
 
 def pytest_collection_finish() -> None:
@@ -101,6 +133,15 @@ def _quick_spark(request: pytest.FixtureRequest) -> Iterator[None]:
         jvm.end()
     else:
         yield
+
+
+def _rank(item: pytest.Item) -> int:
+    if item.nodeid.startswith(TAKEN_TOGETHER):
+        return -len(MINUTES) - 1
+    for rank, path in enumerate(MINUTES, -len(MINUTES)):
+        if item.nodeid.startswith(path):
+            return rank
+    return next((rank for rank, name in enumerate(LONGEST_FIRST) if item.get_closest_marker(name)), len(LONGEST_FIRST))
 
 
 @pytest.hookimpl(wrapper=True)

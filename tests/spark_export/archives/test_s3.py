@@ -251,7 +251,7 @@ def test_run_that_gets_sigkill_is_done_by_the_next(spark: SparkSession, s3: Fake
     url = s3.url
 
     command = [sys.executable, "-m", "tests.spark_export.killed_run", str(store), url, "run-1", "put"]
-    killed = subprocess.run(command, cwd=ROOT, start_new_session=True, capture_output=True, check=False, timeout=300)
+    killed = subprocess.run(command, cwd=ROOT, start_new_session=True, capture_output=True, check=False, timeout=120)
 
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert {name.split("/")[0] for name in s3.objects()} >= {LEASES, "_staging", f"date={FIRST}"}

@@ -331,7 +331,7 @@ def test_run_that_gets_sigkill_is_done_by_the_next(
         "run-2",
         point,
     ]
-    killed = subprocess.run(command, cwd=ROOT, start_new_session=True, capture_output=True, check=False, timeout=300)
+    killed = subprocess.run(command, cwd=ROOT, start_new_session=True, capture_output=True, check=False, timeout=120)
 
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert list((case.archive / "_staging").iterdir())  # in its middle
