@@ -179,8 +179,13 @@ class WakuMessageKeyValue:
         if self.message is not None and self.pubsub_topic is not None:
             parts += [write_bytes(2, self.message.encode()), write_text(3, self.pubsub_topic)]
         if self.muid is not None:
-            parts.append(write_bytes(_MUIDS, self.muid))
+            parts.append(encode_muid(self.muid))
         return b"".join(parts)
+
+
+def encode_muid(name: Muid) -> bytes:
+    """The last field of a WakuMessageKeyValue, for one that is encoded already."""
+    return write_bytes(_MUIDS, name)
 
 
 def decode_key_value(packet: bytes) -> WakuMessageKeyValue:

@@ -22,7 +22,7 @@ from mailserver.ids.muid import Muid, NoId, metadata_of, muid
 from mailserver.ids.waku_message import MessageHash
 from mailserver.store.engine import work
 from mailserver.store.interface import GoesOn, Payer
-from mailserver.waku2.store_query import WakuMessageKeyValue, decode_key_value
+from mailserver.waku2.store_query import WakuMessageKeyValue, decode_key_value, encode_muid
 from mailserver.waku2.store_rules import MAX_PAGE_ENTRIES, StoreQuery
 
 _CANDIDATES = StoreQuery(
@@ -134,10 +134,8 @@ def _muid(entry: PageEntry, network_topic: str) -> Muid | None:
         return None
 
 
-def with_muid(entry: PageEntry, name: Muid | None, *, include_data: bool, network_topic: str) -> PageEntry:
+def with_muid(entry: PageEntry, name: Muid | None, *, include_data: bool) -> PageEntry:
     """An entry as a query wants it that asks for MUIDs."""
     if not include_data:
         return WakuMessageKeyValue(entry.message_hash, muid=name)
-    message = decode_key_value(entry.encode()).message
-    assert message is not None, "it was asked for"
-    return StoredEntry.of(entry.message_hash, message, network_topic, name)
+    return entry if name is None else StoredEntry(entry.message_hash, entry.encode() + encode_muid(name))

@@ -102,13 +102,7 @@ class MessageStore:
         if query.include_muids:
             names = await muids_of(page.entries, sources.network_topic, payer)
         entries = [
-            with_muid(
-                each,
-                names.get(each.message_hash),
-                include_data=query.include_data,
-                network_topic=sources.network_topic,
-            )
-            for each in page.entries
+            with_muid(each, names.get(each.message_hash), include_data=query.include_data) for each in page.entries
         ]
         return MessagePage(entries, page.cursor)
 
