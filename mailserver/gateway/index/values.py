@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from mailserver.errors import MailserverError
-from mailserver.ids.muid import Muid
 from mailserver.ids.waku_message import MessageHash, WakuMessage
 from mailserver.waku2.store_query import WakuMessageKeyValue
 
@@ -46,9 +45,9 @@ class StoredEntry(NamedTuple):
     encoded: bytes
 
     @classmethod
-    def of(cls, name: MessageHash, message: WakuMessage, network_topic: str, muid: Muid | None = None) -> "StoredEntry":
+    def of(cls, name: MessageHash, message: WakuMessage, network_topic: str) -> "StoredEntry":
         """Encode a message."""
-        return cls(name, WakuMessageKeyValue(name, message, network_topic, muid).encode())
+        return cls(name, WakuMessageKeyValue(name, message, network_topic).encode())
 
     def encode(self) -> bytes:
         """The protobuf form."""

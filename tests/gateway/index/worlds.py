@@ -55,7 +55,8 @@ def bridged(message: WakuMessage, created: int = START, nonce: int = 0) -> Envel
 def stored(
     message: WakuMessage, network_topic: str = DEFAULT_NETWORK_TOPIC, *, muid: Muid | None = None
 ) -> StoredEntry:
-    return StoredEntry.of(message.hash(network_topic), message, network_topic, muid)
+    name = message.hash(network_topic)
+    return StoredEntry(name, WakuMessageKeyValue(name, message, network_topic, muid).encode())
 
 
 _ANYTHING = StoreQuery(
