@@ -45,7 +45,8 @@ demo: java $(EXPORT) ## two mailservers, a stream of posts, a compaction: look a
 	@$(BIN)/python -m docs.demo
 
 # Processes share the tests, see tests/conftest.py. On two cores three: tests wait for disks, containers and daemons. More
-# would get in the way of tests that judge times.
+# would get in the way of tests that judge times. All tests are one run, in which the unit tests come last: they keep
+# each process at work until the end, and 16,000 tests are collected once.
 WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest --dist loadscope --no-loadscope-reorder
 UNIT = not spark and not docker and not browser and not fuzz and not integration and not slow
@@ -57,15 +58,14 @@ ifneq ($(ARGS),)
 else ifeq ($(origin PYTHON),command line)
 	@$(PYTEST) -n $(WORKERS) -m "$(UNIT)"
 else
-	@$(MAKE) --silent unit
-	@$(MAKE) --silent others $(if $(MEASURED),MEASURED="$(MEASURED) --cov-append")
+	@$(PYTEST) -n $(WORKERS) $(MEASURED)
 endif
 
 unit: $(DEV) ## run the unit tests: two minutes
-	@$(PYTEST) -n $(WORKERS) -m "$(UNIT)" $(MEASURED)
+	@$(PYTEST) -n $(WORKERS) -m "$(UNIT)"
 
 others: java $(DEV) ## run all other tests: daemons, Spark, containers, faults
-	@$(PYTEST) -n $(WORKERS) -m "not ($(UNIT))" $(MEASURED)
+	@$(PYTEST) -n $(WORKERS) -m "not ($(UNIT))"
 
 # What is wrong with tests that cannot be collected, `make test` says.
 compiled: $(DEV) ## compile the tests as pytest does, so that processes that share them need not
