@@ -5,6 +5,8 @@ compaction, answers from its archive, comparisons of stores, the gateway, and co
 Our mailserver runs in a process of its own on loopback; this process is the client. Each run of ingest, relay,
 handshakes and idle peers starts a new mailserver with an empty store. Each run of "busy" starts one on a copy of a
 store that was filled before. History and the flood use such a store itself.
+
+What only one part needs, and takes long to load (Spark, pyarrow, DuckDB, matplotlib, pytest), that part loads.
 """
 
 import argparse
@@ -22,14 +24,11 @@ from statistics import median
 import uvloop
 
 from bench.addresses import AS_STRANGERS
-from bench.archive import measure_archive, prepare_archive
 from bench.arguments import parse_arguments
 from bench.busy import FLAGS as BUSY_FLAGS
 from bench.busy import QUESTION as BUSY_QUESTION
 from bench.busy import BusySpec, measure_busy
-from bench.communities import measure_communities
-from bench.communities_results import CommunitiesFailed
-from bench.compaction import CompactionFailed, measure_compaction, measure_plain_export
+from bench.communities_results import Communities, CommunitiesFailed
 from bench.daemon import Daemon, DaemonFailed
 from bench.data import Distribution, Sizes, Topics
 from bench.fetching import FetchFailed
@@ -42,8 +41,7 @@ from bench.history import QUESTIONS, HistoryFailed, measure_history
 from bench.history_results import History
 from bench.idle import IdleSpec, measure_idle
 from bench.ingest import IngestFailed, measure_ingest
-from bench.plot import draw_growth
-from bench.postgres import measure_postgres
+from bench.postgres_results import PostgresComparison
 from bench.relay import INTERESTS, RelayFailed, RelaySpec, measure_relay
 from bench.report import as_json, as_text
 from bench.results import (
@@ -51,6 +49,7 @@ from bench.results import (
     Busy,
     BusyRun,
     Compaction,
+    CompactionFailed,
     Environment,
     Flood,
     Handshakes,
@@ -67,14 +66,7 @@ from bench.store import StoreSpec, StoreUnusable, copied, prepare_store
 from bench.sync import SyncFailed, measure_sync
 from bench.targets import Target, fresh_target, limits_of, prepared_store, progress
 from mailserver.errors import MailserverError
-from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.payload import key_from_password
-
-PARTITIONED_BY = {1: ("topic-prefix", "topic")}
-OTHERWISE_BY = ("topic-prefix",)
-"""A directory per topic and day: with thirty days that would be 150,000 files, and take an hour."""
-
-WARM_UP_ENVELOPES = 5000
 
 LATE_INTERVAL_S = 0.5
 QUICK_LATE_INTERVAL_S = 0.05
@@ -129,6 +121,8 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
         questions = _measure_history(arguments, target, topics, int(datetime.now(UTC).timestamp()))
         histories = (StoreHistory(None, questions),)
     if arguments.plot is not None:
+        from bench.plot import draw_growth  # noqa: PLC0415 - as above
+
         draw_growth(histories, arguments.plot)
     busy = tuple(_measure_busy(arguments, topics)) if "busy" in arguments.parts else ()
     relays = tuple(_measure_relay(arguments, topics)) if "relay" in arguments.parts else ()
@@ -138,12 +132,14 @@ def _measure(arguments: argparse.Namespace, given: tuple[str, ...]) -> Results:
     compactions: tuple[Compaction, ...] = ()
     plain_exports: tuple[PlainExport, ...] = ()
     if "compaction" in arguments.parts and is_ours:
-        compactions, plain_exports = _measure_compactions(arguments, topics)
+        from bench.compaction import measure_compactions  # noqa: PLC0415 - as above
+
+        compactions, plain_exports = measure_compactions(arguments, topics)
     archives = tuple(_measure_archives(arguments, topics)) if "archive" in arguments.parts and is_ours else ()
     syncs = tuple(_measure_syncs(arguments, topics)) if "sync" in arguments.parts and is_ours else ()
     gateways = (_measure_gateway(arguments, topics),) if "gateway" in arguments.parts and is_ours else ()
-    communities = measure_communities(arguments) if "communities" in arguments.parts and is_ours else ()
-    postgres = measure_postgres(arguments, topics) if "postgres" in arguments.parts and is_ours else None
+    communities = _measure_communities(arguments) if "communities" in arguments.parts and is_ours else ()
+    postgres = _measure_postgres(arguments, topics) if "postgres" in arguments.parts and is_ours else None
     environment = Environment(
         measured_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         python=platform.python_version(),
@@ -324,38 +320,9 @@ def _measure_flood(arguments: argparse.Namespace, topics: Topics) -> tuple[Flood
     return tuple(floods)
 
 
-def _measure_compactions(
-    arguments: argparse.Namespace, topics: Topics
-) -> tuple[tuple[Compaction, ...], tuple[PlainExport, ...]]:
-    """Compact stores of one day and of thirty, by each layout, and let one plain process do the same."""
-    compactions, plain_exports = [], []
-    with tempfile.TemporaryDirectory(prefix="bench-compaction-") as folder:
-        small = prepare_store(Path(folder, "small"), StoreSpec(WARM_UP_ENVELOPES, 10, 1, Distribution.UNIFORM.value))
-        for days in arguments.days:
-            spec = StoreSpec(arguments.envelopes[-1], arguments.topics, days, arguments.distribution, arguments.sizes)
-            progress(f"compaction: preparing {spec.envelopes:,} envelopes of {days} days")
-            store = prepare_store(Path(folder, f"{days}-days"), spec)
-            for by in PARTITIONED_BY.get(days, OTHERWISE_BY):
-                runs = []
-                for run in range(arguments.runs):
-                    progress(f"compaction: {days} days, by {by}, run {run + 1}")
-                    runs.append(
-                        measure_compaction(
-                            store.data_dir,
-                            small.data_dir,
-                            rows=spec.envelopes,
-                            end=store.end,
-                            partition_by=by,
-                            topic="0x" + topics.all[0].hex(),
-                        )
-                    )
-                compactions.append(Compaction(days, by, spec.envelopes, tuple(runs)))
-            seconds, size = measure_plain_export(store.data_dir / STORE_FILE, spec.envelopes)
-            plain_exports.append(PlainExport(days, spec.envelopes, seconds, size, store.disk_bytes()))
-    return tuple(compactions), tuple(plain_exports)
-
-
 def _measure_archives(arguments: argparse.Namespace, topics: Topics) -> Iterator[ArchiveHistory]:
+    from bench.archive import measure_archive, prepare_archive  # noqa: PLC0415 - as above
+
     for envelopes in arguments.envelopes:
         with prepared_store(arguments, envelopes) as store:
             progress("archive: compacting")
@@ -391,6 +358,18 @@ def _measure_gateway(arguments: argparse.Namespace, topics: Topics) -> GatewayRe
     with prepared_store(arguments, arguments.gateway_store) as store:
         measuring = measure_gateway(spec, arguments.runs, arguments.password, store, arguments.gateway_store, topics)
         return uvloop.run(measuring)
+
+
+def _measure_communities(arguments: argparse.Namespace) -> tuple[Communities, ...]:
+    from bench.communities import measure_communities  # noqa: PLC0415 - as above
+
+    return measure_communities(arguments)
+
+
+def _measure_postgres(arguments: argparse.Namespace, topics: Topics) -> PostgresComparison:
+    from bench.postgres import measure_postgres  # noqa: PLC0415 - as above
+
+    return measure_postgres(arguments, topics)
 
 
 if __name__ == "__main__":

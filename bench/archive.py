@@ -18,13 +18,13 @@ from pathlib import Path
 
 import uvloop
 
-from bench.compaction import LATER_S, MASTER, CompactionFailed
+from bench.compaction import LATER_S, MASTER
 from bench.daemon import Daemon, usage
 from bench.data import SPREAD_S, Topics
 from bench.history import DAY_S, PAGE_LIMIT, QUESTIONS, Asker, Question, measure_history
 from bench.history_results import History, HistoryRun
 from bench.ingest import measure_ingest
-from bench.results import ArchiveHistory
+from bench.results import ArchiveHistory, CompactionFailed
 from bench.store import FilledStore
 from bench.wire import connect
 from mailserver.mail.request import MailRequest, RequestId

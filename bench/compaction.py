@@ -20,8 +20,11 @@ from pathlib import Path
 import duckdb
 
 from bench.daemon import Usage, usage
+from bench.data import Distribution, Topics
 from bench.plain_export import export_plainly
-from bench.results import CompactionRun
+from bench.results import Compaction, CompactionFailed, CompactionRun, PlainExport
+from bench.store import StoreSpec, prepare_store
+from bench.targets import progress
 from mailserver.archive.layout import PartitionBy
 from mailserver.store.sqlite.schema import STORE_FILE
 from spark_export import read_archive
@@ -30,15 +33,48 @@ from spark_export.config import CompactConfig
 from spark_export.session import spark_session
 
 MASTER = "local[2]"
+PARTITIONED_BY = {1: ("topic-prefix", "topic")}
+OTHERWISE_BY = ("topic-prefix",)
+"""A directory per topic and day: with thirty days that would be 150,000 files, and take an hour."""
+
+WARM_UP_ENVELOPES = 5000
+
 LATER_S = 2 * 86_400
 """The run is made to think that it is so much later: then every day of the store is over."""
 
 
-class CompactionFailed(Exception):
-    """The process that compacts has ended otherwise than it should."""
+def measure_compactions(
+    arguments: argparse.Namespace, topics: Topics
+) -> tuple[tuple[Compaction, ...], tuple[PlainExport, ...]]:
+    """Compact stores of one day and of thirty, by each layout, and let one plain process do the same."""
+    compactions, plain_exports = [], []
+    with tempfile.TemporaryDirectory(prefix="bench-compaction-") as folder:
+        small = prepare_store(Path(folder, "small"), StoreSpec(WARM_UP_ENVELOPES, 10, 1, Distribution.UNIFORM.value))
+        for days in arguments.days:
+            spec = StoreSpec(arguments.envelopes[-1], arguments.topics, days, arguments.distribution, arguments.sizes)
+            progress(f"compaction: preparing {spec.envelopes:,} envelopes of {days} days")
+            store = prepare_store(Path(folder, f"{days}-days"), spec)
+            for by in PARTITIONED_BY.get(days, OTHERWISE_BY):
+                runs = []
+                for run in range(arguments.runs):
+                    progress(f"compaction: {days} days, by {by}, run {run + 1}")
+                    runs.append(
+                        _measure_compaction(
+                            store.data_dir,
+                            small.data_dir,
+                            rows=spec.envelopes,
+                            end=store.end,
+                            partition_by=by,
+                            topic="0x" + topics.all[0].hex(),
+                        )
+                    )
+                compactions.append(Compaction(days, by, spec.envelopes, tuple(runs)))
+            seconds, size = _measure_plain_export(store.data_dir / STORE_FILE, spec.envelopes)
+            plain_exports.append(PlainExport(days, spec.envelopes, seconds, size, store.disk_bytes()))
+    return tuple(compactions), tuple(plain_exports)
 
 
-def measure_compaction(
+def _measure_compaction(
     store: Path, small_store: Path, *, rows: int, end: int, partition_by: str, topic: str
 ) -> CompactionRun:
     """Compact a store in a new process.
@@ -56,7 +92,7 @@ def measure_compaction(
     return CompactionRun(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def measure_plain_export(store: Path, rows: int) -> tuple[float, int]:
+def _measure_plain_export(store: Path, rows: int) -> tuple[float, int]:
     """Seconds and bytes of Parquet that one process takes for the same rows with pyarrow."""
     with tempfile.TemporaryDirectory(prefix="bench-plain-") as folder:
         began = time.perf_counter()

@@ -286,6 +286,10 @@ class CompactionRun:
     duckdb_read_s: float
 
 
+class CompactionFailed(Exception):
+    """The process that compacts has ended otherwise than it should."""
+
+
 @dataclass(frozen=True, slots=True)
 class Compaction:
     """The compaction of a store with envelopes of so many days."""

@@ -23,6 +23,9 @@ class _WithoutDebug(uvloop.Loop):
 
 BOTH: Factories = {"asyncio": asyncio.new_event_loop, "uvloop": _WithoutDebug}
 
+ON_UVLOOP = pytest.mark.asyncio(loop_factories=["uvloop"])
+"""Once is enough for what takes its time: on the daemon's loop."""
+
 
 def on_both_loops() -> Factories:
     """Have every test of the folder run on both."""

@@ -1,11 +1,12 @@
 """The table of all methods, and the code of every error that they may raise."""
 
 from mailserver.api.admin import AdminMethods
+from mailserver.api.dialects import Dialect
 from mailserver.api.dispatch import Method
 from mailserver.api.errors import ErrorCode, Known
 from mailserver.api.filters import FilterNotFound, Filters, TooManyFilters
 from mailserver.api.keys import KeyNotFound, KeyStore, TooManyKeys
-from mailserver.api.waku import Dialect, KeyMethods, NodeMethods
+from mailserver.api.waku import KeyMethods, NodeMethods
 from mailserver.api.waku_ext import HistoryMethods
 from mailserver.api.waku_ids import IdMethods
 from mailserver.api.waku_messages import FilterMethods, PostMethods

@@ -3,8 +3,6 @@
 Where deployed nodes use another name, both names work: maxEnvelopeSize and maxMessageSize, envelopes and messages.
 """
 
-from enum import Enum
-
 from mailserver.api.caller import Call
 from mailserver.api.dispatch import Method
 from mailserver.api.errors import ErrorCode, RpcError
@@ -33,15 +31,6 @@ VERSION = "1.0"
 
 MAX_PASSWORD_CHARS = 4096
 """Longest password. Its length matters only for the first hash; the rounds after that take the same time for any."""
-
-
-class Dialect(Enum):
-    """What waku_post returns."""
-
-    SPECIFICATION = "specification"
-    """true, as 9/WAKU-RPC has it."""
-    DEPLOYED = "deployed"
-    """The hash of the envelope."""
 
 
 class NodeMethods:

@@ -9,6 +9,7 @@ import asyncio
 from functools import partial
 
 from mailserver.api.caller import Call
+from mailserver.api.dialects import Dialect
 from mailserver.api.dispatch import Method
 from mailserver.api.errors import ErrorCode, RpcError
 from mailserver.api.filters import MAX_FILTER_TOPICS, Criteria, Filter, Filters, Message
@@ -32,7 +33,6 @@ from mailserver.api.params import (
     whole,
 )
 from mailserver.api.sending import SendingMethods
-from mailserver.api.waku import Dialect
 from mailserver.api.work import Works
 from mailserver.client.sealing import mine_envelope, seal_to_key, seal_to_node
 from mailserver.codec.keys import PrivateKey

@@ -6,8 +6,8 @@ import logging
 import time
 from pathlib import Path
 
+from mailserver.app.client_id import CLIENT_ID
 from mailserver.app.communities_config import CommunitiesConfig
-from mailserver.app.wiring import CLIENT_ID
 from mailserver.codec.keys import Enode
 from mailserver.communities.channels import CommunityId, id_text
 from mailserver.community.member.fetching import Fetched, OnProgress

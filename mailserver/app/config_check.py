@@ -4,10 +4,10 @@ import math
 import re
 import sys
 
-from mailserver.api.waku import Dialect
+from mailserver.api.dialects import Dialect
 from mailserver.app.config import LOG_LEVELS, Config, parse_address
 from mailserver.app.logs import LogFormat
-from mailserver.catchup.catchup import MAX_SOURCES
+from mailserver.catchup.ledger import MAX_SOURCES
 from mailserver.errors import ConfigError
 from mailserver.ids.muid import MAX_NETWORK_TOPIC_BYTES
 from mailserver.mail.completion import CompletionFormat

@@ -18,10 +18,10 @@ from mailserver.api.dispatch import Dispatcher, Method
 from mailserver.api.errors import ErrorCode, Known
 from mailserver.api.params import Fields, Json, enode, flag, list_of, whole
 from mailserver.app.history import History
-from mailserver.catchup.catchup import MAX_SOURCES, Catchup
+from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.command import ATTEMPTS, SHOW_INTERVAL_S
 from mailserver.catchup.compared import Compared
-from mailserver.catchup.ledger import CatchupError
+from mailserver.catchup.ledger import MAX_SOURCES, CatchupError
 from mailserver.catchup.progress import Progress, State
 from mailserver.codec.keys import Enode
 from mailserver.data_dir.running import CONTROL_FILE

@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 
 from mailserver import __version__
+from mailserver.api.dialects import Dialect
 from mailserver.api.dispatch import Dispatcher
 from mailserver.api.filters import Filters
 from mailserver.api.keys import KeyStore
 from mailserver.api.methods import KNOWN_ERRORS, all_methods
-from mailserver.api.waku import Dialect
 from mailserver.app import policy
 from mailserver.app.config import Config
 from mailserver.app.control import CONTROL_ERRORS, ArchiveMethods, CatchupMethods, ControlSocket, StatusMethods

@@ -3,13 +3,11 @@
 import asyncio
 import logging
 import math
-import platform
-import sys
 from collections.abc import Callable, Collection
 from dataclasses import fields, replace
 
-from mailserver import __version__
 from mailserver.app import policy
+from mailserver.app.client_id import CLIENT_ID
 from mailserver.app.config import Config
 from mailserver.app.logs import LogFormat, set_up_logging
 from mailserver.catchup.catchup import Catchup
@@ -50,9 +48,6 @@ from mailserver.waku.packets import MAX_LONG_PACKET_BYTES
 from mailserver.waku.payload import key_from_password
 
 log = logging.getLogger(__name__)
-
-CLIENT_ID = f"waku-mailserver/v{__version__}/{sys.platform}/python{platform.python_version()}"
-"""Our client ID in Hello."""
 
 TOO_LONG_INTERVAL_S = 3600.0
 """How often the log says that packets of a named peer are too long. Such a peer is dialled again every minute."""

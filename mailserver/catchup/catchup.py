@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mailserver.catchup.comparing import CompareTimes
-from mailserver.catchup.ledger import CatchupError, open_ledger
+from mailserver.catchup.ledger import MAX_SOURCES, CatchupError, open_ledger
 from mailserver.catchup.outages import Contacts, Outages
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.ranges import LATE_S, Range, missed_range
@@ -27,9 +27,6 @@ from mailserver.waku.acceptance import MAX_AHEAD_S
 from mailserver.waku.envelope import MAX_U32
 
 log = logging.getLogger(__name__)
-
-MAX_SOURCES = 16
-"""Most sources at a time. Each may take the memory of two pages of MAX_PAGE_BYTES, and a connection."""
 
 SAVE_INTERVAL_S = 1.0
 """How far the progress file may lag behind. After a kill, what it does not list is fetched again."""

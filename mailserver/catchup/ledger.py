@@ -20,6 +20,9 @@ from mailserver.waku.envelope import MAX_U32
 
 PROGRESS_FILE = "sync.json"
 
+MAX_SOURCES = 16
+"""Most sources at a time. Each may take the memory of two pages (`page_rules`), and a connection."""
+
 MAX_ACCOUNTS = 64
 """Most sources that are remembered, those that are no longer asked included. Beyond it, the least recently used one is
 forgotten."""

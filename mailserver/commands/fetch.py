@@ -8,7 +8,7 @@ from pathlib import Path
 
 import uvloop
 
-from mailserver.app.wiring import CLIENT_ID
+from mailserver.app.client_id import CLIENT_ID
 from mailserver.client.mail_client import connect
 from mailserver.commands.arguments import checked, read_muid
 from mailserver.commands.asking import add_envelope_output, add_sealing, open_ids, opening_key_of

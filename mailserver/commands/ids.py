@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import uvloop
 
-from mailserver.app.wiring import CLIENT_ID
+from mailserver.app.client_id import CLIENT_ID
 from mailserver.client.id_client import WrongAnswer
 from mailserver.client.mail_client import MAX_PAGES, connect
 from mailserver.commands.arguments import read_bytes, read_limit

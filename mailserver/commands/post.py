@@ -8,7 +8,7 @@ from pathlib import Path
 
 import uvloop
 
-from mailserver.app.wiring import CLIENT_ID
+from mailserver.app.client_id import CLIENT_ID
 from mailserver.client.mail_client import connect
 from mailserver.client.sealing import seal_envelope
 from mailserver.commands.arguments import checked, read_pow, read_public_key, read_text, read_topic, read_ttl

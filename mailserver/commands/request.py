@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import uvloop
 
-from mailserver.app.wiring import CLIENT_ID
+from mailserver.app.client_id import CLIENT_ID
 from mailserver.client.mail_client import RequestPowTooLow, connect
 from mailserver.commands.arguments import checked, read_cursor, read_limit
 from mailserver.commands.asking import (

@@ -4,8 +4,8 @@ import errno
 import socket
 from ipaddress import ip_address
 
+from mailserver.app.client_id import CLIENT_ID
 from mailserver.app.config import Config, parse_address
-from mailserver.app.wiring import CLIENT_ID
 from mailserver.client.mail_client import connect
 from mailserver.data_dir.folder import read_enode
 from mailserver.data_dir.running import is_running

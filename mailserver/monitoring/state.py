@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from prometheus_client.registry import CollectorRegistry
 
 from mailserver.codec.keys import Enode
-from mailserver.metrics.figures import CatchupFigures, Figures, FiguresCollector, NodeFigures
+from mailserver.metrics.collector import FiguresCollector
+from mailserver.metrics.figures import CatchupFigures, Figures, NodeFigures
 from mailserver.metrics.registry import Metrics
 from mailserver.monitoring.health import Health
 from mailserver.monitoring.last_day import LastDay, encode_shown

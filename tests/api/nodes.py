@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from mailserver.api.caller import Call, Caller
+from mailserver.api.dialects import Dialect
 from mailserver.api.dispatch import Dispatcher
 from mailserver.api.filters import Filters
 from mailserver.api.keys import KeyStore
 from mailserver.api.methods import KNOWN_ERRORS, all_methods
 from mailserver.api.params import Json
-from mailserver.api.waku import Dialect
 from mailserver.codec.keys import Enode
 from mailserver.history.delivery import DeliverySettings
 from mailserver.limits.admission import EMPTY_ALLOWLIST, Admission, AdmissionLimits

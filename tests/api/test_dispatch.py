@@ -23,6 +23,7 @@ from mailserver.api.dispatch import (
 from mailserver.api.errors import ErrorCode
 from mailserver.api.params import Fields, Json, text, whole
 from mailserver.errors import MailserverError, StoreError
+from tests.loops import ON_UVLOOP
 
 
 class Strange(MailserverError):
@@ -290,6 +291,7 @@ async def test_nesting_at_the_limit_is_parsed() -> None:
     assert answer == [failure(ErrorCode.INVALID_REQUEST, "the request is not an object")]
 
 
+@ON_UVLOOP
 @given(st.one_of(st.text(), st.binary()))
 @example('[{"jsonrpc": "2.0", "method": "echo", "id": 1}]')
 async def test_whatever_comes_is_answered(text: str | bytes) -> None:

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from mailserver.api.caller import Caller
+from mailserver.api.dialects import Dialect
 from mailserver.api.errors import ErrorCode
 from mailserver.api.filters import MAX_FILTER_TOPICS
 from mailserver.api.methods import all_methods
 from mailserver.api.params import Json
-from mailserver.api.waku import MAX_PASSWORD_CHARS, Dialect
+from mailserver.api.waku import MAX_PASSWORD_CHARS
 from mailserver.codec.keys import PUBLIC_KEY_BYTES
 from mailserver.history.id_lists import IdLists
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES

@@ -10,9 +10,9 @@ import pytest
 
 from mailserver.api import work
 from mailserver.api.caller import Call, Caller
+from mailserver.api.dialects import Dialect
 from mailserver.api.errors import ErrorCode
 from mailserver.api.params import Json
-from mailserver.api.waku import Dialect
 from mailserver.errors import DisconnectReason, Rejection
 from mailserver.mail.completion import NO_ENVELOPE, Completion, CompletionFormat, Failure
 from mailserver.mail.request import Cursor, MailRequest, RequestId, SealedRequest, decode_fields, decode_request

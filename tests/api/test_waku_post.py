@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from mailserver.api import waku_messages, work
+from mailserver.api.dialects import Dialect
 from mailserver.api.errors import ErrorCode
 from mailserver.api.params import Json
-from mailserver.api.waku import Dialect
 from mailserver.client import sealing as client
 from mailserver.waku.envelope import decode_envelopes, find_nonce
 from mailserver.waku.packets import PacketCode

@@ -15,7 +15,7 @@ from mailserver.app.config_check import (
     MIN_RETENTION_BYTES,
 )
 from mailserver.app.config_sources import MAILSERVER
-from mailserver.catchup.catchup import MAX_SOURCES
+from mailserver.catchup.ledger import MAX_SOURCES
 from mailserver.codec.keys import Enode
 from mailserver.waku.packets import MAX_TOPIC_INTEREST
 from tests.app.settings import ENODES, NODE_ID, NOTHING, SETTINGS, refusal

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from bench.__main__ import main
 from bench.addresses import LIMITED, MANY, address, source_to
 from bench.arguments import parse_arguments
 from bench.data import (
@@ -457,6 +458,10 @@ def test_medians_are_of_five_runs_unless_it_is_said_otherwise() -> None:
     assert parse_arguments(["--quick", "--runs", "7"]).runs == 7
 
 
+NOBODY = f"enode://{'79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798'}"
+NOBODY += "483ada7726a3c4655da4fbfc0e1108a8fd17b448a68554199c47d08ffb10d4b8@127.0.0.1:1"
+
+
 def run_bench(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
     """Run the benchmark as `make bench` does."""
     return subprocess.run(
@@ -582,13 +587,15 @@ def test_strangers_limits_are_the_default_ones_less_one_of_each_kind_and_so_leav
         assert allowed.networks == ()
 
 
-def test_stranger_is_asked_of_ours_alone() -> None:
-    enode = Enode(private_key("another").public_key, "127.0.0.1", 1)
+def usage_error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What the benchmark says of arguments that it does not take."""
+    with pytest.raises(SystemExit, match=r"\A2\Z"):
+        main(arguments)
+    return capsys.readouterr().err
 
-    done = run_bench("ingest", "--quick", "--stranger", "--enode", str(enode))
 
-    assert done.returncode == 2
-    assert "--stranger is for ours" in done.stderr
+def test_stranger_is_asked_of_ours_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--stranger is for ours" in usage_error(capsys, "ingest", "--quick", "--stranger", "--enode", NOBODY)
 
 
 def test_stranger_posts_no_more_than_arrives_before_it_expires() -> None:
@@ -612,11 +619,8 @@ def test_density_says_of_how_many_days_the_envelopes_are_and_a_stranger_asks_for
     assert (tmp_path / "3000-dense-0.04" / "mailserver.db").exists()
 
 
-def test_nothing_is_measured_beside_ours_where_nothing_else_is_named() -> None:
-    done = run_bench("ingest", "--quick", "--beside-ours")
-
-    assert done.returncode == 2
-    assert "--beside-ours is for an --enode" in done.stderr
+def test_nothing_is_measured_beside_ours_where_nothing_else_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--beside-ours is for an --enode" in usage_error(capsys, "ingest", "--quick", "--beside-ours")
 
 
 @pytest.mark.integration
@@ -703,25 +707,21 @@ def test_quick_run_asks_an_archive_cold_and_warm(tmp_path: Path) -> None:
     assert "cold: completion ms" in done.stdout
 
 
-NOBODY = f"enode://{'79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798'}"
-NOBODY += "483ada7726a3c4655da4fbfc0e1108a8fd17b448a68554199c47d08ffb10d4b8@127.0.0.1:1"
-
-
-@pytest.mark.integration
 @pytest.mark.parametrize("arguments", [("ingest",), ("history", "--enode", NOBODY)], ids=["not asked", "not ours"])
-def test_growth_of_what_is_not_asked_or_not_ours_is_not_drawn(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    done = run_bench(*arguments, "--quick", "--plot", str(tmp_path / "growth.svg"))
+def test_growth_of_what_is_not_asked_or_not_ours_is_not_drawn(
+    arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plot = tmp_path / "growth.svg"
 
-    assert done.returncode == 2
-    assert "--plot draws the history part" in done.stderr
-    assert not (tmp_path / "growth.svg").exists()
+    assert "--plot draws the history part" in usage_error(capsys, *arguments, "--quick", "--plot", str(plot))
+    assert not plot.exists()
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("part", ["ingest", "busy", "relay", "handshakes"])
-def test_mailserver_that_is_not_there_is_one_line_on_stderr(part: str) -> None:
-    done = run_bench(part, "--quick", "--enode", NOBODY, timeout_s=60)
+def test_mailserver_that_is_not_there_is_one_line_on_stderr(part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([part, "--quick", "--enode", NOBODY]) == 1
 
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("bench: ")
-    assert "Traceback" not in done.stderr
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1].startswith("bench: ")
+    assert "Traceback" not in said

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from mailserver.catchup import catchup as catchup_module
-from mailserver.catchup.catchup import ASK_AGAIN_S, MAX_SOURCES, UNSENT_ATTEMPTS, UNSENT_INTERVAL_S, Catchup
+from mailserver.catchup.catchup import ASK_AGAIN_S, UNSENT_ATTEMPTS, UNSENT_INTERVAL_S, Catchup
 from mailserver.catchup.command import run_once
-from mailserver.catchup.ledger import PROGRESS_FILE, open_ledger
+from mailserver.catchup.ledger import MAX_SOURCES, PROGRESS_FILE, open_ledger
 from mailserver.catchup.outages import Contact, Contacts
 from mailserver.catchup.progress import State
 from mailserver.catchup.ranges import LATE_S, OVERLAP_S, Range

@@ -51,6 +51,7 @@ from mailserver.waku.envelope import MAX_U32, Envelope, Topic
 from mailserver.wakuid.answers import Terms
 from tests.catchup.running import assert_stored, catching_up, hurry, settled, state_of
 from tests.catchup.servers import PASSWORD_KEY, Archive, make_envelopes, raws, serving, settings_for, stored_raws
+from tests.loops import ON_UVLOOP
 from tests.mailservers import NEWS, NO_REQUEST_LIMITS, NOW, SPORT, Clock, fill, make_envelope, stored, wired
 from tests.pairs import private_key
 from tests.store.samples import EVER, EVERY_BYTE
@@ -310,6 +311,7 @@ async def test_source_of_another_network_topic_is_asked_page_by_page(
     assert "its ids belong to '/waku/2/rs/1/5', ours to '/waku/2/rs/1/4'" in caplog.text
 
 
+@ON_UVLOOP
 async def test_range_with_too_many_other_ids_is_compared_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +335,7 @@ async def test_range_with_too_many_other_ids_is_compared_in_parts(
     assert progress.state is State.DONE
 
 
+@ON_UVLOOP
 async def test_answer_that_takes_too_long_is_asked_for_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -487,6 +490,7 @@ async def test_store_that_is_not_ready_leaves_it_to_pages(tmp_path: Path, monkey
             assert_stored(folder, SETTLED)
 
 
+@ON_UVLOOP
 async def test_kill_amid_a_comparison_loses_nothing_that_was_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -607,6 +611,7 @@ async def test_source_that_is_asked_too_much_is_left_until_it_says(
     assert "come back in 7 s" in progress.problem
 
 
+@ON_UVLOOP
 @pytest.mark.parametrize("is_ours", [False, True])
 async def test_source_that_cannot_compare_is_not_dialled_again_and_again_for_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ours: bool

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mailserver.catchup import ledger as ledger_module
-from mailserver.catchup.catchup import ASK_AGAIN_S, MAX_SOURCES, Catchup
-from mailserver.catchup.ledger import CatchupError, open_ledger
+from mailserver.catchup.catchup import ASK_AGAIN_S, Catchup
+from mailserver.catchup.ledger import MAX_SOURCES, CatchupError, open_ledger
 from mailserver.catchup.progress import State
 from mailserver.catchup.ranges import LATE_S, Range
 from mailserver.store.sqlite.schema import STORE_FILE

@@ -82,6 +82,15 @@ def test_command_loads_no_other_command(arguments: list[str]) -> None:
     assert shown.splitlines()[-1].split() == ["loaded:", *arguments[:-1]]
 
 
+def test_commands_load_nothing_that_serves_peers() -> None:
+    modules = [module for name, module, *_ in cli.COMMANDS if name not in ("run", "sync", "status")]  # the daemon's own
+    code = f"import sys; from mailserver.commands import {', '.join(modules)}; print(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert {"mailserver.commands.post", "mailserver.commands.check", "mailserver.commands.gateway"} <= set(shown)
+    assert {"mailserver.peers.node", "mailserver.catchup.catchup", "mailserver.api.waku"}.isdisjoint(shown)
+
+
 @pytest.fixture
 def enode() -> Iterator[str]:
     """Of a node that nobody runs: its port is taken, and not listened on."""

@@ -14,7 +14,7 @@ import mermaidx
 import pytest
 
 from docs.site.diagrams import DiagramFault, draw
-from tests.integration.browser import running_browser
+from tests.integration.browser import Chromium, running_chromium
 
 ROOT = Path(__file__).parents[2]
 DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -87,6 +87,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    with running_chromium(tmp_path_factory.mktemp("profile")) as running:
+        yield running
+
+
 @pytest.mark.slow
 def test_every_page_is_there_and_in_the_navigation_of_the_first_one(site: Path) -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -151,8 +157,8 @@ def test_text_that_is_no_diagram_is_a_fault() -> None:
 
 @pytest.mark.browser
 @pytest.mark.integration
-def test_reader_sees_diagrams_and_finds_a_page(site: Path, tmp_path: Path, screenshots: Path) -> None:
-    with serving(site) as address, running_browser(tmp_path / "profile", width=1280, height=900) as browser:
+def test_reader_sees_diagrams_and_finds_a_page(site: Path, chromium: Chromium, screenshots: Path) -> None:
+    with serving(site) as address, chromium.window(width=1280, height=900) as browser:
         browser.open(f"{address}/docs/guarantees.html")
         browser.screenshot(screenshots / "site-guarantees.png")
         assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), (
@@ -179,12 +185,14 @@ def test_reader_sees_diagrams_and_finds_a_page(site: Path, tmp_path: Path, scree
 
 @pytest.mark.browser
 @pytest.mark.integration
-def test_diagrams_are_drawn_by_a_browser_too_and_no_box_covers_a_label(tmp_path: Path, screenshots: Path) -> None:
+def test_diagrams_are_drawn_by_a_browser_too_and_no_box_covers_a_label(
+    chromium: Chromium, tmp_path: Path, screenshots: Path
+) -> None:
     script = Path(mermaidx.__file__).parent / "assets" / "mermaid.js"
     page = tmp_path / "page.html"
     page.write_text(f'<!doctype html><meta charset="utf-8"><script src="{script.as_uri()}"></script><body>')
 
-    with running_browser(tmp_path / "profile", width=1280, height=900) as browser:
+    with chromium.window(width=1280, height=900) as browser:
         browser.open(page.as_uri())
         for name in ("README.md", "docs/architecture.md"):
             for source in DIAGRAM.findall((ROOT / name).read_text("utf-8")):

@@ -132,12 +132,12 @@ def test_sync_that_a_community_leaves_out_is_found(
     assert any(re.search(promise, text) for text in outcome.broken), outcome.shown
 
 
-@pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])
-def test_mailserver_whose_commits_are_not_synced_is_found(synchronous: str, tmp_path: Path) -> None:
-    """The whole harness, on a mailserver whose one fault is in its own code: the harness syncs nothing for it."""
-    root = plant(
-        tmp_path, "store/sqlite/connections.py", "PRAGMA synchronous = FULL", f"PRAGMA synchronous = {synchronous}"
-    )
+def test_mailserver_whose_commits_are_not_synced_is_found(tmp_path: Path) -> None:
+    """The whole harness, on a mailserver whose one fault is in its own code: the harness syncs nothing for it.
+
+    With NORMAL, its checkpoints are synced still; with OFF, nothing would be.
+    """
+    root = plant(tmp_path, "store/sqlite/connections.py", "PRAGMA synchronous = FULL", "PRAGMA synchronous = NORMAL")
 
     command = [sys.executable, "-m", "tests.faults", "--quick", "power", "--scenario", "ingest", "--seed", SEED]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)

@@ -30,6 +30,7 @@ from mailserver.waku2.frames import encode_frame
 from tests.gateway.clients import HOST, MPLEX, YAMUX, LightClient, TcpWire, WebSocketWire, Wire
 from tests.gateway.hosts import ECHO, LATER, MAX_REQUEST_BYTES, NO_LIMITS, World, running_host
 from tests.gateway.pushing import Pushed
+from tests.loops import ON_UVLOOP
 from tests.usage import ThreadWaits
 from tests.waiting import DEADLINE_S, until
 
@@ -322,6 +323,7 @@ async def test_pushes_that_are_not_read_are_dropped(crowd: Crowd, monkeypatch: p
     await never_read(crowd, monkeypatch, act)
 
 
+@ON_UVLOOP
 async def test_crowd_that_reads_nothing_does_not_keep_others_waiting(crowd: Crowd) -> None:
     world = crowd.world
     world.later.times = 3 * KIB
@@ -339,6 +341,7 @@ async def test_crowd_that_reads_nothing_does_not_keep_others_waiting(crowd: Crow
     assert memory_bytes() - before < 300 * MIB  # with the crowd, which is a part of this process
 
 
+@ON_UVLOOP
 async def test_crowd_that_sends_tiny_frames_does_not_keep_others_waiting(crowd: Crowd) -> None:
     for _ in range(30):  # 50 ms of work each
         client = await crowd.attacker()
@@ -352,6 +355,7 @@ async def test_crowd_that_sends_tiny_frames_does_not_keep_others_waiting(crowd: 
         await crowd.honest_are_served()
 
 
+@ON_UVLOOP
 async def test_crowd_whose_requests_are_never_whole_takes_a_bounded_memory(crowd: Crowd) -> None:
     world = crowd.world
     part = encode_frame(bytes(MAX_REQUEST_BYTES))[:-1]

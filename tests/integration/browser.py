@@ -1,4 +1,4 @@
-"""A headless Chromium of Debian's packages chromium and chromium-driver, for the length of a `with`."""
+"""A headless Chromium of Debian's packages chromium and chromium-driver, and its windows, each for a `with`."""
 
 import base64
 import contextlib
@@ -31,7 +31,7 @@ FLAGS = (
 
 
 class Browser:
-    """One page in a window. Made by `running_browser`."""
+    """One page in a window. Made by `running_browser`, or by a `Chromium`."""
 
     def __init__(self, driver: webdriver.Chrome) -> None:
         self._driver = driver
@@ -92,15 +92,49 @@ class Browser:
         return self._events
 
 
+class Chromium:
+    """A running browser, for one window after another. Made by `running_chromium`."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self._driver = driver
+
+    @contextlib.contextmanager
+    def window(self, *, width: int = 800, height: int = 600, dark: bool = False) -> Iterator[Browser]:
+        """Open a window of this size, in pixels; it is closed at the end.
+
+        Args:
+            dark: it prefers dark pages.
+        """
+        driver = self._driver
+        first = driver.current_window_handle
+        driver.switch_to.new_window("tab")
+        try:
+            browser = Browser(driver)
+            # A window has a least width; the page is to have this one.
+            browser.command(
+                "Emulation.setDeviceMetricsOverride",
+                width=width,
+                height=height,
+                deviceScaleFactor=1,
+                mobile=width < 500,
+            )
+            browser.open("about:blank")
+            for log in ("browser", "performance"):  # of the windows before it, and of its own first page
+                driver.get_log(log)  # type: ignore[no-untyped-call]
+            scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+            browser.command("Emulation.setEmulatedMedia", features=[scheme])
+            yield browser
+        finally:
+            driver.close()
+            driver.switch_to.window(first)
+
+
 @contextlib.contextmanager
-def running_browser(
-    profile: Path, *, width: int = 800, height: int = 600, dark: bool = False, hosts: Sequence[str] = ()
-) -> Iterator[Browser]:
-    """Run a browser with a window of this size, in pixels.
+def running_chromium(profile: Path, *, hosts: Sequence[str] = ()) -> Iterator[Chromium]:
+    """Run a browser. The tests of a module share one, each with a window of its own.
 
     Args:
         profile: a new folder for what it writes.
-        dark: it prefers dark pages.
         hosts: names that mean this machine to it.
     """
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
@@ -112,25 +146,23 @@ def running_browser(
     options = webdriver.ChromeOptions()
     options.binary_location = str(shutil.which("chromium"))
     rules = ", ".join(f"MAP {host} 127.0.0.1" for host in hosts)
-    for flag in (
-        *FLAGS,
-        f"--user-data-dir={profile}",
-        f"--window-size={width},{height}",
-        f"--host-resolver-rules={rules}",
-    ):
+    for flag in (*FLAGS, f"--user-data-dir={profile}", f"--host-resolver-rules={rules}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
     try:
-        browser = Browser(driver)
-        # A window has a least width; the page is to have this one.
-        browser.command(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
-        )
-        browser.open("about:blank")
-        driver.get_log("performance")  # type: ignore[no-untyped-call]  # of the browser's own first page
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        browser.command("Emulation.setEmulatedMedia", features=[scheme])
-        yield browser
+        yield Chromium(driver)
     finally:
         driver.quit()
+
+
+@contextlib.contextmanager
+def running_browser(
+    profile: Path, *, width: int = 800, height: int = 600, dark: bool = False, hosts: Sequence[str] = ()
+) -> Iterator[Browser]:
+    """Run a browser with one window: the arguments are those of `running_chromium` and of its `window`."""
+    with (
+        running_chromium(profile, hosts=hosts) as chromium,
+        chromium.window(width=width, height=height, dark=dark) as browser,
+    ):
+        yield browser

@@ -25,7 +25,7 @@ from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.units import delay_text, size_text, span_text
 from tests.communities.progress import JOINED, OWNED
-from tests.integration.browser import Browser, running_browser
+from tests.integration.browser import Browser, Chromium, running_chromium
 from tests.integration.daemons import Daemon, running_daemon
 from tests.mailservers import make_envelopes
 from tests.monitoring.samples import day_of_minutes, minutes
@@ -165,6 +165,12 @@ def address(daemon: Daemon) -> str:
 
 
 @pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    with running_chromium(tmp_path_factory.mktemp("profile")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def few_things(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The page of a mailserver that has one of each thing a minute: all lines of a chart are equal."""
     folder = tmp_path_factory.mktemp("few")
@@ -201,10 +207,15 @@ def boxes_of(browser: Browser, selector: str) -> list[list[float]]:
 
 @SIZES
 def test_page_shows_all_in_every_size(
-    address: str, tmp_path: Path, screenshots: Path, size: tuple[int, int], dark: bool, request: pytest.FixtureRequest
+    address: str,
+    chromium: Chromium,
+    screenshots: Path,
+    size: tuple[int, int],
+    dark: bool,
+    request: pytest.FixtureRequest,
 ) -> None:
     width, height = size
-    with running_browser(tmp_path / "profile", width=width, height=height, dark=dark) as browser:
+    with chromium.window(width=width, height=height, dark=dark) as browser:
         status = shown_page(browser, address)
         browser.screenshot(screenshots / f"status-{request.node.callspec.id}.png")
 
@@ -223,9 +234,11 @@ def test_page_shows_all_in_every_size(
         assert_numbers_are_those_of(browser, status)
 
 
-def test_first_screen_of_a_desktop_has_the_state_what_is_wrong_and_the_last_hour(address: str, tmp_path: Path) -> None:
+def test_first_screen_of_a_desktop_has_the_state_what_is_wrong_and_the_last_hour(
+    address: str, chromium: Chromium
+) -> None:
     width, height = DESKTOP
-    with running_browser(tmp_path / "profile", width=width, height=height) as browser:
+    with chromium.window(width=width, height=height) as browser:
         shown_page(browser, address)
 
         for selector in ("#ready", "#problems li", "#errors li:first-child", "#minutes figure", "#now"):
@@ -236,9 +249,9 @@ def test_first_screen_of_a_desktop_has_the_state_what_is_wrong_and_the_last_hour
         assert len(boxes_of(browser, "#minutes canvas")) == 6
 
 
-def test_warnings_and_errors_come_first_on_a_phone(address: str, tmp_path: Path) -> None:
+def test_warnings_and_errors_come_first_on_a_phone(address: str, chromium: Chromium) -> None:
     width, height = PHONE
-    with running_browser(tmp_path / "profile", width=width, height=height) as browser:
+    with chromium.window(width=width, height=height) as browser:
         shown_page(browser, address)
 
         order = ("#ready", "#problems li:first-child", "#errors li:first-child", "#now dl", "#minutes figure")
@@ -267,8 +280,8 @@ def drag_across_a_chart(browser: Browser) -> None:
     )
 
 
-def test_all_charts_show_one_hour_six_a_day_or_what_is_zoomed_into(address: str, tmp_path: Path) -> None:
-    with running_browser(tmp_path / "profile", width=DESKTOP[0], height=DESKTOP[1]) as browser:
+def test_all_charts_show_one_hour_six_a_day_or_what_is_zoomed_into(address: str, chromium: Chromium) -> None:
+    with chromium.window(width=DESKTOP[0], height=DESKTOP[1]) as browser:
         shown_page(browser, address)
         assert span_s(browser) == 3600
 
@@ -287,8 +300,8 @@ def test_all_charts_show_one_hour_six_a_day_or_what_is_zoomed_into(address: str,
         assert browser.console() == []
 
 
-def test_gap_is_explained_where_it_is_seen(address: str, tmp_path: Path) -> None:
-    with running_browser(tmp_path / "profile", width=DESKTOP[0], height=DESKTOP[1]) as browser:
+def test_gap_is_explained_where_it_is_seen(address: str, chromium: Chromium) -> None:
+    with chromium.window(width=DESKTOP[0], height=DESKTOP[1]) as browser:
         shown_page(browser, address)
         assert browser.run("return document.getElementById('gaps').hidden") is True
 
@@ -297,9 +310,9 @@ def test_gap_is_explained_where_it_is_seen(address: str, tmp_path: Path) -> None
 
 
 def test_counts_on_axes_are_whole_numbers_and_bytes_have_their_units(
-    address: str, tmp_path: Path, few_things: str
+    address: str, chromium: Chromium, few_things: str
 ) -> None:
-    with running_browser(tmp_path / "profile", width=DESKTOP[0], height=DESKTOP[1]) as browser:
+    with chromium.window(width=DESKTOP[0], height=DESKTOP[1]) as browser:
         browser.command("Page.addScriptToEvaluateOnNewDocument", source=RECORD_LABELS)
         for page in (address, few_things):
             shown_page(browser, page)
@@ -314,8 +327,8 @@ def test_counts_on_axes_are_whole_numbers_and_bytes_have_their_units(
                 assert [value for value in values if not re.fullmatch(form, value)] == [], title
 
 
-def test_equal_lines_do_not_hide_each_other(few_things: str, tmp_path: Path) -> None:
-    with running_browser(tmp_path / "profile", width=DESKTOP[0], height=DESKTOP[1]) as browser:
+def test_equal_lines_do_not_hide_each_other(few_things: str, chromium: Chromium) -> None:
+    with chromium.window(width=DESKTOP[0], height=DESKTOP[1]) as browser:
         shown_page(browser, few_things)
         colours = dict(browser.run(MARKERS))
 
@@ -330,8 +343,8 @@ def test_equal_lines_do_not_hide_each_other(few_things: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_red_is_for_failures_only(address: str, tmp_path: Path, dark: bool) -> None:
-    with running_browser(tmp_path / "profile", width=DESKTOP[0], height=DESKTOP[1], dark=dark) as browser:
+def test_red_is_for_failures_only(address: str, chromium: Chromium, dark: bool) -> None:
+    with chromium.window(width=DESKTOP[0], height=DESKTOP[1], dark=dark) as browser:
         shown_page(browser, address)
 
         hues = {label: colorsys.rgb_to_hls(*(part / 255 for part in colour)) for label, colour in browser.run(MARKERS)}
@@ -372,8 +385,8 @@ def assert_numbers_are_those_of(browser: Browser, status: dict[str, Any]) -> Non
     assert status["store"]["envelopes"] == 1234
 
 
-def test_what_comes_is_text_and_no_html(address: str, tmp_path: Path) -> None:
-    with running_browser(tmp_path / "profile", width=DESKTOP[0], height=DESKTOP[1]) as browser:
+def test_what_comes_is_text_and_no_html(address: str, chromium: Chromium) -> None:
+    with chromium.window(width=DESKTOP[0], height=DESKTOP[1]) as browser:
         status = shown_page(browser, address)
 
         problems = browser.run("return [...document.querySelectorAll('#problems li')].map((each) => each.textContent)")
@@ -385,8 +398,8 @@ def test_what_comes_is_text_and_no_html(address: str, tmp_path: Path) -> None:
         assert browser.console() == []
 
 
-def test_weeks_of_communities_are_shown_the_newest_first(address: str, tmp_path: Path) -> None:
-    with running_browser(tmp_path / "profile", width=PHONE[0], height=PHONE[1]) as browser:
+def test_weeks_of_communities_are_shown_the_newest_first(address: str, chromium: Chromium) -> None:
+    with chromium.window(width=PHONE[0], height=PHONE[1]) as browser:
         shown_page(browser, address)
 
         owned, joined = browser.run(COMMUNITIES)
@@ -403,8 +416,8 @@ def test_weeks_of_communities_are_shown_the_newest_first(address: str, tmp_path:
         assert browser.run("return document.getElementById('injected')") is None
 
 
-def test_page_asks_again_and_says_when_nobody_answers(address: str, tmp_path: Path) -> None:
-    with running_browser(tmp_path / "profile", width=PHONE[0], height=PHONE[1]) as browser:
+def test_page_asks_again_and_says_when_nobody_answers(address: str, chromium: Chromium) -> None:
+    with chromium.window(width=PHONE[0], height=PHONE[1]) as browser:
         hurry = "const wait = setTimeout; window.setTimeout = (what, ms) => wait(what, ms === 60000 ? 20 : ms);"
         browser.command("Page.addScriptToEvaluateOnNewDocument", source=hurry)
         shown_page(browser, address)
@@ -420,8 +433,8 @@ def test_page_asks_again_and_says_when_nobody_answers(address: str, tmp_path: Pa
         assert browser.run("return document.getElementById('ready').textContent") == "ready"
 
 
-def test_injected_script_is_not_run(address: str, tmp_path: Path) -> None:
-    with running_browser(tmp_path / "profile", width=DESKTOP[0], height=DESKTOP[1]) as browser:
+def test_injected_script_is_not_run(address: str, chromium: Chromium) -> None:
+    with chromium.window(width=DESKTOP[0], height=DESKTOP[1]) as browser:
         shown_page(browser, address)
         browser.run(
             "const script = document.createElement('script'); script.textContent = 'window.wasRun = true';"
@@ -432,10 +445,10 @@ def test_injected_script_is_not_run(address: str, tmp_path: Path) -> None:
         assert any("Content Security Policy" in line for line in browser.console())
 
 
-def test_page_of_a_mailserver_that_has_just_been_made(tmp_path: Path, screenshots: Path) -> None:
+def test_page_of_a_mailserver_that_has_just_been_made(chromium: Chromium, tmp_path: Path, screenshots: Path) -> None:
     with (
         running_daemon(tmp_path / "data", "--metrics", "127.0.0.1:0") as daemon,
-        running_browser(tmp_path / "profile", width=PHONE[0], height=PHONE[1]) as browser,
+        chromium.window(width=PHONE[0], height=PHONE[1]) as browser,
     ):
         port = daemon.wait_for_line("serving metrics port=").rpartition("=")[2]
         shown_page(browser, f"http://127.0.0.1:{port}/")
@@ -453,12 +466,12 @@ def test_page_of_a_mailserver_that_has_just_been_made(tmp_path: Path, screenshot
         assert browser.run("return document.getElementById('communities').hidden") is True
 
 
-def test_chart_without_values_says_why(tmp_path: Path) -> None:
+def test_chart_without_values_says_why(chromium: Chromium, tmp_path: Path) -> None:
     quiet = minutes(MAX_MINUTES, int(time.time()) - (MAX_MINUTES - 1) * MINUTE_S)
     write_atomically(tmp_path / HISTORY_FILE, encode_file(quiet), 0o600)
     with (
         running_daemon(tmp_path, "--metrics", "127.0.0.1:0") as daemon,
-        running_browser(tmp_path / "profile", width=PHONE[0], height=PHONE[1]) as browser,
+        chromium.window(width=PHONE[0], height=PHONE[1]) as browser,
     ):
         port = daemon.wait_for_line("serving metrics port=").rpartition("=")[2]
         shown_page(browser, f"http://127.0.0.1:{port}/")
@@ -470,11 +483,11 @@ def test_chart_without_values_says_why(tmp_path: Path) -> None:
         assert said["Peers"] == "nobody was connected"
 
 
-def test_numbers_are_printed_as_everywhere(address: str, tmp_path: Path) -> None:
+def test_numbers_are_printed_as_everywhere(address: str, chromium: Chromium) -> None:
     sizes = [0, 1023, 1024, 1536, 1024**2 - 1, 10**6, 300 * 1024**2, 5.26 * 1024**3, 3000 * 1024**4]
     delays = [0, 0.00026, 0.012, 0.99999, 1.26, 30]
     spans = [5, 119, 120, 7200, 47 * 3600, 2 * 86_400]
-    with running_browser(tmp_path / "profile") as browser:
+    with chromium.window() as browser:
         shown_page(browser, address)
 
         shown = "return arguments[0].map((value) => shown(value, arguments[1]))"

@@ -6,7 +6,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from mailserver.errors import DisconnectReason, Rejection
-from mailserver.metrics.figures import Figures, FiguresCollector
+from mailserver.metrics.collector import FiguresCollector
+from mailserver.metrics.figures import Figures
 from mailserver.metrics.labels import Check, ClientFamily
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.waku.acceptance import Verdict

@@ -10,6 +10,7 @@ from pathlib import Path
 from prometheus_client.registry import CollectorRegistry
 
 from mailserver.codec.keys import Enode
+from mailserver.metrics.collector import FiguresCollector
 from mailserver.metrics.communities import ServiceFigures, communities_registry
 from mailserver.metrics.figures import (
     CatchupFigures,
@@ -17,7 +18,6 @@ from mailserver.metrics.figures import (
     DatabaseFigures,
     DiskFigures,
     Figures,
-    FiguresCollector,
     NodeFigures,
     StoreFigures,
 )

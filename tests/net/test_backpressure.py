@@ -12,7 +12,8 @@ from mailserver.net.inbound import Event
 from mailserver.net.pipe import WRITE_HIGH_BYTES
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import P2PRequestCompleted, P2PRequestReceived
-from tests.net.wires import ON_UVLOOP, Wires, hurry
+from tests.loops import ON_UVLOOP
+from tests.net.wires import Wires, hurry
 from tests.raw_peer import Packet
 from tests.waiting import DEADLINE_S, until
 

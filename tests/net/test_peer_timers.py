@@ -14,7 +14,8 @@ from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import P2PRequestReceived
-from tests.net.wires import ON_UVLOOP, Wires, hurry, wait_at_requests
+from tests.loops import ON_UVLOOP
+from tests.net.wires import Wires, hurry, wait_at_requests
 from tests.raw_peer import WAKU_OFFSET, Heard
 from tests.waiting import DEADLINE_S, turns, until
 

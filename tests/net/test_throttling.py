@@ -13,7 +13,8 @@ from mailserver.rlpx.events import Closed
 from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import P2PRequestReceived
-from tests.net.wires import ON_UVLOOP, UNKNOWN_CODE, Running, Wires, hurry
+from tests.loops import ON_UVLOOP
+from tests.net.wires import UNKNOWN_CODE, Running, Wires, hurry
 from tests.raw_peer import DEPLOYED_STATUS, Packet, RawPeer
 from tests.waiting import DEADLINE_S, turns, until
 

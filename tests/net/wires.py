@@ -194,10 +194,6 @@ def packet(code: int, payload: bytes) -> Callable[[RawPeer], bytes]:
     return lambda raw: raw.packet(code, payload)
 
 
-ON_UVLOOP = pytest.mark.asyncio(loop_factories=["uvloop"])
-"""Once is enough for what takes its time."""
-
-
 def hurry(monkeypatch: pytest.MonkeyPatch, *, ping_s: float, idle_s: float) -> None:
     """Make pings and silence count sooner. The timer of the handshake is the first to go off, so that one, too."""
     monkeypatch.setattr(session_module, "HANDSHAKE_TIMEOUT_S", 0.4)

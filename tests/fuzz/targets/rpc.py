@@ -9,12 +9,12 @@ from unittest import mock
 
 from mailserver.api import waku_messages
 from mailserver.api.caller import Call, Caller
+from mailserver.api.dialects import Dialect
 from mailserver.api.dispatch import MAX_RESPONSE_CHARS, Dispatcher
 from mailserver.api.errors import ErrorCode
 from mailserver.api.filters import Filters
 from mailserver.api.keys import KeyStore
 from mailserver.api.methods import KNOWN_ERRORS, all_methods
-from mailserver.api.waku import Dialect
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost
 from mailserver.history.delivery import DeliverySettings
