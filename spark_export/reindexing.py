@@ -4,6 +4,7 @@ are right."""
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -37,7 +38,7 @@ def remove_damaged_indexes(
         return
     job = Job(archive.url, layout, "")
     tasks = spark.sparkContext.parallelize(present, len(present))
-    for record, cause in zip(present, tasks.map(lambda record: _fault(job, record)).collect(), strict=True):
+    for record, cause in zip(present, tasks.map(partial(_fault, job)).collect(), strict=True):
         if cause:
             log.warning("damaged index removed period=%s cause=%r", record.period, cause)
             archive.storage.remove(index_of(record.period, record.run))

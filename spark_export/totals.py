@@ -1,13 +1,14 @@
 """What the columns of stores say of each of their days, summed up in tasks."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
 from mailserver.archive.fingerprint import Fingerprint
 from spark_export.places import address_of
-from spark_export.source import ranges_of, read_totals
+from spark_export.source import StoreRange, ranges_of, read_totals
 from spark_export.store import Store, StoreDay
 from spark_export.tasks import in_tasks
 
@@ -36,9 +37,13 @@ def totals(spark: SparkSession, stores: Sequence[Store], days: Sequence[Sequence
     ranges = ranges_of([[(day.day, day.first_seq, day.last_seq) for day in of_store] for of_store in days])
     rows = sum(one.last_seq - one.first_seq + 1 for one in ranges)
     tasks = min(len(ranges), max(spark.sparkContext.defaultParallelism, rows // TASK_ROWS))
-    parts = in_tasks(spark, ranges, lambda one: read_totals(addresses[one.store], one), tasks=tasks)
+    parts = in_tasks(spark, ranges, partial(_read, addresses), tasks=tasks)
     found: dict[tuple[int, int], Fingerprint] = {}
     for one, part in zip(ranges, parts, strict=True):
         place = one.store, one.day
         found[place] = found.get(place, Fingerprint()) + part
     return [DayTotals(*place, fingerprint) for place, fingerprint in found.items()]
+
+
+def _read(addresses: Sequence[str], one: StoreRange) -> Fingerprint:
+    return read_totals(addresses[one.store], one)

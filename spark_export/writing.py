@@ -8,6 +8,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from itertools import islice
 
@@ -68,7 +69,7 @@ def write_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list
         ArchiveError, ExportError: a task has raised one of these.
         PySparkException, Py4JError: Spark has failed.
     """
-    return in_tasks(spark, pieces, lambda piece: write_piece(job, piece))
+    return in_tasks(spark, pieces, partial(write_piece, job))
 
 
 def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritten]:
@@ -80,22 +81,23 @@ def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritte
         ArchiveError, ExportError: a task has raised one of these.
         PySparkException, Py4JError: Spark has failed.
     """
-
-    def write(rows: Iterable[Row]) -> Iterable[PieceWritten]:
-        gathered = Unsorted()
-        piece: tuple[str, int] | None = None
-        left = iter(rows)
-        while some := list(islice(left, BATCH_ROWS)):
-            piece = some[0][PERIOD], some[0][PIECE]
-            columns = [
-                pa.array([row[name] for row in some], kind) for name, kind in zip(ROWS.names, ROWS.types, strict=True)
-            ]
-            gathered.add(pa.RecordBatch.from_arrays(columns, schema=ROWS))
-        if piece is not None:
-            yield _write(job, *piece, with_muids(gathered.in_order(), job.network_topic))
-
     with tasks_failures_told():
-        return envelopes.repartitionById(pieces, F.col(PIECE)).rdd.mapPartitions(write).collect()
+        return envelopes.repartitionById(pieces, F.col(PIECE)).rdd.mapPartitions(partial(_write_rows, job)).collect()
+
+
+def _write_rows(job: Job, rows: Iterable[Row]) -> Iterable[PieceWritten]:
+    """In a task: write the rows of one piece, if there are any."""
+    gathered = Unsorted()
+    piece: tuple[str, int] | None = None
+    left = iter(rows)
+    while some := list(islice(left, BATCH_ROWS)):
+        piece = some[0][PERIOD], some[0][PIECE]
+        columns = [
+            pa.array([row[name] for row in some], kind) for name, kind in zip(ROWS.names, ROWS.types, strict=True)
+        ]
+        gathered.add(pa.RecordBatch.from_arrays(columns, schema=ROWS))
+    if piece is not None:
+        yield _write(job, *piece, with_muids(gathered.in_order(), job.network_topic))
 
 
 def look_into(spark: SparkSession, job: Job, files: Sequence[FileRows]) -> list[GroupSpan]:
@@ -105,7 +107,7 @@ def look_into(spark: SparkSession, job: Job, files: Sequence[FileRows]) -> list[
         ArchiveError, ExportError: a task has raised one of these.
         PySparkException, Py4JError: Spark has failed.
     """
-    return [span for spans in in_tasks(spark, files, lambda file: group_spans(job, file)) for span in spans]
+    return [span for spans in in_tasks(spark, files, partial(group_spans, job)) for span in spans]
 
 
 def index_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece], *, has_muids: bool) -> list[Fragments]:
@@ -118,7 +120,7 @@ def index_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece], *, has_
         ArchiveError, ExportError: a task has raised one of these.
         PySparkException, Py4JError: Spark has failed.
     """
-    return in_tasks(spark, pieces, lambda piece: index_piece(job, piece, has_muids=has_muids))
+    return in_tasks(spark, pieces, partial(index_piece, job, has_muids=has_muids))
 
 
 def by_period(written: Iterable[PieceWritten]) -> dict[str, Written]:

@@ -21,7 +21,6 @@ from xdist.scheduler import LoadScopeScheduling
 
 from mailserver.app import logs
 from tests.in_memory import keep_in_memory
-from tests.measuring import UNMEASURED, first_examples_measured, only_imports_measured, unmeasured_from_here
 from tests.properties import register_profiles
 from tests.quick_spark import OPTIONS, WORKERS, QuickJvm, quick_python
 from tests.store.postgres.server import FORGETFUL, QUICK, Server, running_server
@@ -89,13 +88,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     return _FilesAndFolders(config, log)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
-    """Collect what is not measured, but for what it imports."""
-    with only_imports_measured():
-        yield
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put tests in order when several processes share them.
 
@@ -142,16 +134,6 @@ def _rank(item: pytest.Item) -> int:
         if item.nodeid.startswith(path):
             return rank
     return next((rank for rank, name in enumerate(LONGEST_FIRST) if item.get_closest_marker(name)), len(LONGEST_FIRST))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Leave some tests unmeasured. (The marker `no_cover` of pytest-cov 7.1 has no effect with several processes.)"""
-    with unmeasured_from_here() as stop:
-        if item.nodeid.startswith(UNMEASURED):
-            stop()
-        with first_examples_measured(getattr(item, "obj", None), stop):
-            yield
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """tests.coverage_floors: each package has a floor, and what falls below one is told."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,8 +30,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for package in ("mailserver", "mailserver/net"):
         (tmp_path / package / "__init__.py").touch()
     (tmp_path / "run.py").write_text("import mailserver.net.half, mailserver.errors", encoding="utf-8")
-    command = [sys.executable, "-m", "coverage", "run", "--branch", "--source=mailserver,spark_export", "run.py"]
-    subprocess.run(command, cwd=tmp_path, check=True)
+    (tmp_path / ".coverage").mkdir()
+    measured = ["--branch", "--source=mailserver,spark_export", "--json", "--out=.coverage/main.json"]
+    subprocess.run([sys.executable, "-m", "slipcover", *measured, "run.py"], cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(coverage_floors, "ROOT", tmp_path)
     return tmp_path
@@ -85,3 +87,35 @@ def test_exit_code_says_whether_all_floors_hold(
 
     assert main() == exit_code
     assert ("mailserver/net" in capsys.readouterr().err) == bool(exit_code)
+
+
+@pytest.mark.slow
+def test_processes_that_share_tests_measure_together(tmp_path: Path) -> None:
+    for file, text in {
+        "mailserver/__init__.py": "",
+        "mailserver/net/__init__.py": "",
+        "mailserver/net/half.py": HALF.format(1),
+        "mailserver/never.py": HALF.format(1),
+        "spark_export/__init__.py": "",
+        "tests/test_above.py": "def test():\n    import mailserver.net.half",
+        "tests/test_below.py": "def test():\n    from mailserver.net.half import sign\n    assert sign(-1) == -1",
+        "pytest.ini": "[pytest]\npythonpath = .",
+    }.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    for name in "__init__.py", "measuring.py", "coverage_floors.py":
+        shutil.copy(Path(__file__).with_name(name), tmp_path / "tests")
+    alone = [sys.executable, "-m", "pytest", "-p", "tests.measuring", "-p", "no:cacheprovider", "-n", "2"]
+
+    subprocess.run([*alone, "--dist", "each", "tests"], cwd=tmp_path, check=True, capture_output=True)
+
+    assert sorted(path.name for path in (tmp_path / ".coverage").iterdir()) == ["gw0.json", "gw1.json", "main.json"]
+    assert measure(read_report(tmp_path / ".coverage")) == {
+        "mailserver": Measured(0, 7),
+        "mailserver/net": Measured(7, 7),
+    }
+
+
+def test_nothing_measured_is_no_coverage(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nothing was measured"):
+        read_report(tmp_path)
