@@ -17,7 +17,7 @@ from mailserver.errors import DecodeError
 from mailserver.ids.envelopes import ENVELOPE_VERSION, META_BYTES, NS, content_topic_of
 from mailserver.ids.muid import NoId
 from mailserver.waku.envelope import Topic, decode_envelope
-from spark_export.usual_form import TOPIC, Heads, read_heads, values_of
+from spark_export.usual_form import TOPIC, Heads, column_of, read_heads, values_of
 
 _TIME = struct.Struct(">Q")
 _PAYLOAD_TAG = write_bytes(1, b"")[:1]
@@ -30,7 +30,7 @@ def sealed_messages(network_topic: str, raws: Sequence[bytes]) -> list[Community
         network_topic: to which the message hashes belong.
         raws: the RLP of each.
     """
-    heads, usual = read_heads(raws)
+    heads, usual = read_heads(column_of(raws))
     usual &= heads.created > 0
     if usual.all():
         return [*_of_usual(network_topic, raws, heads)]

@@ -20,7 +20,18 @@ from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from spark_export.muids import muid_of, muids_of_usual
 from spark_export.parquet_file import ROWS
 from spark_export.schema import DECODED
-from spark_export.usual_form import LENGTH, TOPIC, Bytes, Heads, Mask, Numbers, hex_digits, read_heads, values_of
+from spark_export.usual_form import (
+    LENGTH,
+    TOPIC,
+    Bytes,
+    Heads,
+    Mask,
+    Numbers,
+    column_of,
+    hex_digits,
+    read_heads,
+    values_of,
+)
 
 _SCHEMA = to_arrow_schema(DECODED)
 
@@ -111,10 +122,12 @@ def hex_strings(data: Bytes) -> pa.Array:
 
 def _decode_usual(rows: StoredRows, network_topic: str | None) -> tuple[Numbers, pa.RecordBatch]:
     """Decode the rows that have the usual form and match their columns; also return which those are."""
-    heads, usual = read_heads(rows.raw)
+    raws = column_of(rows.raw)
+    heads, usual = read_heads(raws)
     usual &= heads.created == np.array(rows.created, np.int64)
     if not usual.all():
-        heads, rows = heads.of(usual), StoredRows(*(list(compress(column, usual)) for column in rows))
+        heads, raws = heads.of(usual), raws.filter(pa.array(usual))
+        rows = StoredRows(*(list(compress(column, usual)) for column in rows))
     data = heads.data_of(rows.raw)
     full = list(map(keccak256, rows.raw))
     zero_bits, certain = _zero_bits(_pow_digests(heads, data))
@@ -130,7 +143,7 @@ def _decode_usual(rows: StoredRows, network_topic: str | None) -> tuple[Numbers,
             hex_strings(np.frombuffer(b"".join(full), np.uint8).reshape(-1, _HASH_BYTES)),
             np.ldexp(1.0, zero_bits) / heads.nonce_at / heads.ttl,  # as `mailserver.waku.envelope.pow_of`
             heads.lengths.astype(np.int32),
-            pa.array(rows.raw, pa.binary()),
+            raws,
             pa.array(muids, pa.binary()),
         ],
         schema=_SCHEMA,

@@ -27,7 +27,7 @@ def with_muids(rows: pa.Table, network_topic: str) -> pa.Table:
     """
     muids: list[Muid | None] = []
     for batch in rows.select(["raw"]).to_batches(max_chunksize=BATCH_ROWS):
-        muids += _muids(batch.column(0).to_pylist(), network_topic)
+        muids += _muids(batch.column(0), network_topic)
     return rows.set_column(ROWS.get_field_index("muid"), ROWS.field("muid"), pa.array(muids, pa.binary()))
 
 
@@ -53,8 +53,9 @@ def muid_of(envelope: Envelope, network_topic: str) -> Muid | None:
         return None
 
 
-def _muids(raws: list[bytes], network_topic: str) -> list[Muid | None]:
-    heads, usual = read_heads(raws)
+def _muids(column: pa.Array, network_topic: str) -> list[Muid | None]:
+    heads, usual = read_heads(column)
+    raws = column.to_pylist()
     heads = heads.of(usual)
     of_usual = iter(muids_of_usual(heads, heads.data_of([*compress(raws, usual)]), network_topic))
     return [

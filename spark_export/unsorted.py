@@ -1,14 +1,14 @@
 """The rows of a piece as they were read, until they are put in order."""
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from mailserver.archive.errors import ArchiveError
 from spark_export.parquet_file import ORDER, ROWS
+from spark_export.usual_form import MAX_BYTES, offsets_of
 
-MAX_BYTES = 2**31 - 1
-"""Arrow counts the bytes of a column so far."""
+STEP_ROWS = 4000
+"""How many envelopes are put in order at once: 2 MB of usual ones."""
 
 _RAW = ROWS.get_field_index("raw")
 _OTHERS = ROWS.remove(_RAW)
@@ -17,39 +17,39 @@ _OTHERS = ROWS.remove(_RAW)
 class Unsorted:
     """Gathers rows, and puts them in order once.
 
-    The envelopes, nearly all of the bytes, are held by themselves. To order them, Arrow would first copy them into one
-    chunk, and hold them three times.
+    The envelopes, nearly all of the bytes, are held by themselves. With all columns in one table, Arrow would hold them
+    three times to order them: as they came, in one chunk, and in order.
     """
 
     def __init__(self) -> None:
         self._others: list[pa.RecordBatch] = []
-        self._raws: list[bytes] = []
+        self._raws: list[pa.Array] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows: ROWS."""
-        self._raws += rows.column(_RAW).to_pylist()
+        self._raws.append(rows.column(_RAW))
         self._others.append(rows.drop_columns(["raw"]))
 
     def in_order(self) -> pa.Table:
-        """All of them by ORDER: ROWS, in one chunk. They are gone from here afterwards.
+        """All of them by ORDER: ROWS, in one chunk but for the envelopes. They are gone from here afterwards.
 
         Raises:
             ArchiveError: they have more than MAX_BYTES of envelopes.
         """
-        others = pa.Table.from_batches(self._others, _OTHERS)
+        others = pa.Table.from_batches(self._others, _OTHERS).combine_chunks()
         self._others.clear()
         order = pc.sort_indices(others, sort_keys=[(name, "ascending") for name in ORDER])
-        others = others.take(order).combine_chunks()
-        raws = list(map(self._raws.__getitem__, order.to_pylist()))
+        others = others.take(order)
+        raws = _joined(self._raws)
         self._raws.clear()
-        return others.add_column(_RAW, ROWS.field(_RAW), _joined(raws))
+        # In steps, for which the memory that was just freed has room: it may not have it for all at once.
+        steps = [raws.take(order.slice(at, STEP_ROWS)) for at in range(0, len(order), STEP_ROWS)]
+        return others.add_column(_RAW, ROWS.field(_RAW), pa.chunked_array(steps, pa.binary()))
 
 
-def _joined(raws: list[bytes]) -> pa.Array:
-    """A column of envelopes."""
-    offsets = np.zeros(len(raws) + 1, np.int64)
-    np.fromiter(map(len, raws), np.int64, len(raws)).cumsum(out=offsets[1:])
-    if offsets[-1] > MAX_BYTES:
-        raise ArchiveError(f"a piece has {offsets[-1]} bytes of envelopes, a task can hold {MAX_BYTES}")
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(raws))]
-    return pa.Array.from_buffers(pa.binary(), len(raws), buffers)
+def _joined(parts: list[pa.Array]) -> pa.Array:
+    """One column of all envelopes."""
+    held = sum(int(offsets[-1] - offsets[0]) for offsets in map(offsets_of, parts))
+    if held > MAX_BYTES:
+        raise ArchiveError(f"a piece has {held} bytes of envelopes, a task can hold {MAX_BYTES}")
+    return pa.concat_arrays(parts) if parts else pa.array([], pa.binary())

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from mailserver.archive.errors import ArchiveError
 from mailserver.ids.envelopes import META_BYTES, NS
 from mailserver.waku.envelope import NONCE_BYTES
 
@@ -28,8 +30,8 @@ _PREFIXES = ((0, 0xF9), (3, 0x84), (9, 0x84), (14, 0xB9))
 
 _META = np.dtype([("created", ">u8"), ("ttl", ">u4"), ("nonce", "u1", NONCE_BYTES)])
 
-_BEFORE, _AFTER = bytes(NONCE_BYTES), bytes(HEAD_BYTES)
-"""Around all envelopes: the windows of one that is too short reach beyond it."""
+MAX_BYTES = 2**31 - 1
+"""Arrow counts the bytes of a column so far."""
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -81,15 +83,38 @@ class Heads:
         return [raw[HEAD_BYTES:end] for raw, end in zip(raws, self.nonce_at.tolist(), strict=True)]
 
 
-def read_heads(raws: Sequence[bytes]) -> tuple[Heads, Mask]:
-    """Read the heads of envelopes, and tell which of them have the usual form. They may be any other bytes, too."""
-    lengths = np.fromiter(map(len, raws), np.int64, len(raws))
-    joined = np.frombuffer(b"".join([_BEFORE, *raws, _AFTER]), np.uint8)
-    ends = len(_BEFORE) + lengths.cumsum()
-    starts = ends - lengths
+def column_of(raws: Sequence[bytes]) -> pa.Array:
+    """A column of envelopes, whose bytes are copied once.
+
+    Raises:
+        ArchiveError: they have more than MAX_BYTES.
+    """
+    offsets = np.zeros(len(raws) + 1, np.int64)
+    np.fromiter(map(len, raws), np.int64, len(raws)).cumsum(out=offsets[1:])
+    if offsets[-1] > MAX_BYTES:
+        raise ArchiveError(f"{len(raws)} rows have {offsets[-1]} bytes of envelopes, a column can have {MAX_BYTES}")
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(raws))]
+    return pa.Array.from_buffers(pa.binary(), len(raws), buffers)
+
+
+def offsets_of(raws: pa.Array) -> Numbers:
+    """Where each envelope of a column begins in the bytes of all, and where the last one ends."""
+    return np.frombuffer(raws.buffers()[1], np.int32, len(raws) + 1, 4 * raws.offset).astype(np.int64)
+
+
+def read_heads(raws: pa.Array) -> tuple[Heads, Mask]:
+    """Read the heads of envelopes, and tell which of them have the usual form.
+
+    Args:
+        raws: binary, without nulls. They may be any other bytes, too.
+    """
+    joined = np.frombuffer(raws.buffers()[2] or b"\0", np.uint8)
+    offsets = offsets_of(raws)
+    starts, ends = offsets[:-1], offsets[1:]
+    lengths = ends - starts
     data = _windows(joined, starts, HEAD_BYTES)
     nonce_at = HEAD_BYTES + _numbers(data[:, _SIZE])
-    tails = _windows(joined, np.minimum(starts + nonce_at, ends[-1:]), 2)  # the nonce's header and its first byte
+    tails = _windows(joined, starts + nonce_at, 2)  # the nonce's header and its first byte
     nonce_bytes = lengths - nonce_at - 1
     nonces = _windows(joined, ends - NONCE_BYTES, NONCE_BYTES)
     nonces[np.arange(NONCE_BYTES, 0, -1) > nonce_bytes[:, np.newaxis]] = 0
@@ -116,9 +141,11 @@ def hex_digits(data: Bytes) -> Bytes:
 
 
 def _windows(data: Bytes, starts: Numbers, width: int) -> Bytes:
-    """`width` bytes from each start on."""
-    found: Bytes = data[starts[:, np.newaxis] + np.arange(width)]
-    return found
+    """`width` bytes from each start on.
+
+    Those of an envelope that is too short reach beyond it. Its length shows that it does not have the usual form.
+    """
+    return np.take(data, starts[:, np.newaxis] + np.arange(width), mode="clip")
 
 
 def _numbers(data: Bytes) -> Numbers:
