@@ -118,7 +118,7 @@ class ArrivalLog(Protocol):
     """
 
     async def after(self, arrival: Arrival, limit: int, *, of: str) -> Arrived:
-        """Read the first `limit` envelopes after a place, fewer if they are long.
+        """Read the first `limit` envelopes after a place, fewer if they are long; with 0, only how the store is.
 
         This notices when the store was replaced, and reads the one that is there from then on.
 

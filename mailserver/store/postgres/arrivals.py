@@ -147,14 +147,14 @@ class PostgresArrivalLog:
         if identity != of or last < arrival:
             raise OtherStore(identity)
         following, rows = 0, _NO_ROWS
-        if last > arrival:
+        if last > arrival and limit:
             # Usually there is little. What was read counts afterwards, so that its turn comes soon.
             found, *columns = await self._read(_AFTER, (int(arrival), last, limit))
             following, rows = (found, _Rows(*columns)) if found else (0, _NO_ROWS)
             self._readers.correct(len(rows.raws) // costs.UNIT_BYTES)
         # The rows of the last places may have been removed: if those that are left are read, all is.
         is_all = following < limit and len(rows.seqs) == following
-        end = last if is_all else rows.seqs[-1]
+        end = last if is_all else rows.seqs[-1] if rows.seqs else arrival
         return PostgresArrived(Arrival(end), Arrival(first), Arrival(last), removals, until, rows)
 
     async def read(
