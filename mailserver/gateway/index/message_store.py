@@ -21,12 +21,13 @@ from mailserver.gateway.index.archived import Archive, ArchivedMessages
 from mailserver.gateway.index.by_muid import MuidSearch, muids_of, with_muid
 from mailserver.gateway.index.cache import EntryCache
 from mailserver.gateway.index.database import open_database
+from mailserver.gateway.index.entries import encoded_messages
 from mailserver.gateway.index.follower import Follower
 from mailserver.gateway.index.mapping import MappedMessage, Original, map_envelopes
 from mailserver.gateway.index.page import CHECK, PageSearch, Sources
 from mailserver.gateway.index.schema import PREFIX_BYTES
 from mailserver.gateway.index.search import find_hashes
-from mailserver.gateway.index.values import MessagePage
+from mailserver.gateway.index.values import EncodedMessage, MessagePage
 from mailserver.gateway.index.writing import forget, keep
 from mailserver.ids.muid import Muid
 from mailserver.ids.waku_message import MessageHash, WakuMessage
@@ -34,7 +35,7 @@ from mailserver.store.arrivals import ArrivalLog, Arrived
 from mailserver.store.engine import work
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, always
 from mailserver.store.message_ids import Arrival
-from mailserver.waku.envelope import Envelope, EnvelopeHash
+from mailserver.waku.envelope import Envelope, EnvelopeHash, Fields
 from mailserver.waku2.store_rules import StoreQuery
 
 MAX_NEWS = 1000
@@ -117,9 +118,9 @@ class MessageStore:
         keys = await self._database.read(finds, work.STATEMENT + work.PAIR)
         return bool(keys)
 
-    async def messages_of(self, envelopes: Sequence[tuple[Envelope, EnvelopeHash]]) -> list[MappedMessage | None]:
+    async def messages_of(self, envelopes: Sequence[tuple[Fields, EnvelopeHash]]) -> list[EncodedMessage | None]:
         """The messages of live envelopes, in their order; None for one that has none."""
-        maps = partial(map_envelopes, network_topic=self._sources.network_topic, envelopes=envelopes)
+        maps = partial(encoded_messages, network_topic=self._sources.network_topic, envelopes=envelopes)
         return await self._database.read(maps, work.STATEMENT + CHECK * len(envelopes))
 
     async def news(self, after: Arrival, *, of: str, known: Container[bytes] = (), is_to_known: bool = False) -> News:
