@@ -16,7 +16,6 @@ from mailserver.errors import StoreError
 from mailserver.feed_socket.client import FeedClient, Gap
 from mailserver.feed_socket.frames import FeedEnvelope
 from mailserver.gateway.filter_service import FilterService
-from mailserver.gateway.index.mapping import MappedMessage
 from mailserver.gateway.index.message_store import MessageStore, News
 from mailserver.gateway.index.schema import PREFIX_BYTES
 from mailserver.gateway.index.values import EncodedMessage
@@ -230,11 +229,11 @@ class Live:
         fresh = (self._wall_clock() - FRESH_S) * NS
         missed = []
         for each, envelope in zip(news.messages, news.envelopes, strict=True):
-            if (each.message.timestamp or 0) >= fresh:
+            if each.timestamp >= fresh:
                 missed.append(each)
                 self._known.add(envelope)
         for at in range(0, len(missed), PUSHED_AT_ONCE):
-            self._push([_encoded(each) for each in missed[at : at + PUSHED_AT_ONCE]])
+            self._push(missed[at : at + PUSHED_AT_ONCE])
             await asyncio.sleep(0)
 
     async def _news(self, after: Arrival, *, is_to_known: bool = False) -> News:
@@ -257,7 +256,3 @@ class Live:
         if problem and problem != self._problem:
             log.error("missed messages not pushed error=%r", problem)
         self._problem = problem
-
-
-def _encoded(mapped: MappedMessage) -> EncodedMessage:
-    return EncodedMessage(mapped.hash, mapped.message.content_topic, mapped.message.encode())

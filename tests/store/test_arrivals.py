@@ -73,9 +73,10 @@ async def test_known_envelopes_are_left_out_and_not_counted_as_damaged(store: St
     arrived = await log.after(BEFORE_ALL, 10, of=await store.identity())
     known = {some[number].hash()[:HASH_PREFIX_BYTES] for number in (1, 3)}
 
-    found, damaged = arrived.decode(known)
+    found, damaged = arrived.fields(known)
 
-    assert [each.envelope for each in found] == [some[0], some[2], some[4]]
+    assert [each.hash for each in found] == [some[number].hash() for number in (0, 2, 4)]
+    assert found == [each for each in arrived.fields()[0] if each.hash[:HASH_PREFIX_BYTES] not in known]
     assert damaged == 0
 
 

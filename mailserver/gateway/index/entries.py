@@ -95,14 +95,15 @@ def encoded_messages(
         created, ttl, topic, data, nonce = fields
         if originals and (original := originals.get(whole)) is not None:
             message = original.message(topic, data)
-            own = EncodedMessage(message.hash(network_topic), message.content_topic, message.encode())
-            messages.append(own)
+            own = message.hash(network_topic)
+            messages.append(EncodedMessage(own, message.content_topic, original.timestamp, message.encode()))
         elif name is None:
             messages.append(None)
         else:
-            meta = pack(created * NS, ttl), nonce
-            encoded = join((_payload_head(len(data)), data, _TOPIC_TAG, hexlify(topic), _before_meta(created), *meta))
-            messages.append(new(EncodedMessage, (name, content_topic_of(topic), encoded)))
+            timestamp = created * NS
+            meta = pack(timestamp, ttl), nonce
+            encoded = join((_payload_head(len(data)), data, _TOPIC_TAG, hexlify(topic), _before_meta(timestamp), *meta))
+            messages.append(new(EncodedMessage, (name, content_topic_of(topic), timestamp, encoded)))
     return messages
 
 
@@ -113,6 +114,6 @@ def _payload_head(data_bytes: int) -> bytes:
 
 
 @lru_cache(maxsize=SECONDS_KEPT)
-def _before_meta(created: int) -> bytes:
+def _before_meta(timestamp: int) -> bytes:
     """What stands between the topic and the meta of a message."""
-    return _BEHIND_AND_VERSION + varint.encode(created * NS << 1) + _META_TAG
+    return _BEHIND_AND_VERSION + varint.encode(timestamp << 1) + _META_TAG

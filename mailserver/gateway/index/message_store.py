@@ -23,7 +23,7 @@ from mailserver.gateway.index.cache import EntryCache
 from mailserver.gateway.index.database import open_database
 from mailserver.gateway.index.entries import encoded_messages
 from mailserver.gateway.index.follower import Follower
-from mailserver.gateway.index.mapping import MappedMessage, Original, map_envelopes
+from mailserver.gateway.index.mapping import Original
 from mailserver.gateway.index.page import CHECK, PageSearch, Sources
 from mailserver.gateway.index.schema import PREFIX_BYTES
 from mailserver.gateway.index.search import find_hashes
@@ -48,7 +48,7 @@ class News(NamedTuple):
     `envelopes`: of each, the first PREFIX_BYTES of its envelope's hash. `has_more`: whether more can be read at once.
     """
 
-    messages: Sequence[MappedMessage]
+    messages: Sequence[EncodedMessage]
     envelopes: Sequence[bytes]
     end: Arrival
     last: Arrival
@@ -169,14 +169,14 @@ class MessageStore:
 
 def _map_arrived(
     connection: sqlite3.Connection, network_topic: str, arrived: Arrived, known: Container[bytes], *, is_to_known: bool
-) -> tuple[list[MappedMessage], list[bytes], Arrival | None]:
+) -> tuple[list[EncodedMessage], list[bytes], Arrival | None]:
     """The messages of what has arrived, what names their envelopes, and how far they go; None: nowhere."""
     wanted = arrived.up_to_known(known) if is_to_known else arrived
     if wanted is None:
         return [], [], None
-    envelopes, _ = wanted.decode(known)
-    mapped = map_envelopes(connection, network_topic, [(each.envelope, each.hash) for each in envelopes])
-    found = [(message, each.hash[:PREFIX_BYTES]) for message, each in zip(mapped, envelopes, strict=True) if message]
+    envelopes, _ = wanted.fields(known)
+    messages = encoded_messages(connection, network_topic, [(each.fields, each.hash) for each in envelopes])
+    found = [(message, each.hash[:PREFIX_BYTES]) for message, each in zip(messages, envelopes, strict=True) if message]
     return [message for message, _ in found], [prefix for _, prefix in found], wanted.end
 
 

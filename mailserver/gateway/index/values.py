@@ -28,10 +28,11 @@ class TooManyAlike(MailserverError):
 
 
 class EncodedMessage(NamedTuple):
-    """A message as it is pushed: its hash, its content topic, and its protobuf form."""
+    """A message as it is pushed: its hash, content topic, time in Unix nanoseconds, and its protobuf form."""
 
     hash: MessageHash
     content_topic: str
+    timestamp: int
     encoded: bytes
 
 

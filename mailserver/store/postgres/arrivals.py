@@ -118,13 +118,13 @@ class PostgresArrived:
         rows = _Rows(seqs[:count], sizes[:count], prefixes[:count], raws)
         return replace(self, end=Arrival(seqs[count - 1]), rows=rows)
 
-    def fields(self) -> tuple[list[ArrivedFields], int]:
-        """What the envelopes say, in order, but for those that are damaged; and how many these are."""
-        return read_arrived(*self.rows)
+    def fields(self, known: Container[bytes] = ()) -> tuple[list[ArrivedFields], int]:
+        """What the envelopes say, in order, but for those that are known or damaged; and how many are damaged."""
+        return read_arrived(*self.rows, known)
 
-    def decode(self, known: Container[bytes] = ()) -> tuple[list[ArrivedEnvelope], int]:
-        """The envelopes in order, but for those that are known or damaged; and how many are damaged."""
-        return decode_arrived(*self.rows, known)
+    def decode(self) -> tuple[list[ArrivedEnvelope], int]:
+        """The envelopes in order, but for those that are damaged; and how many these are."""
+        return decode_arrived(*self.rows)
 
 
 class PostgresArrivalLog:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mailserver.gateway.index.entries import encoded_messages, stored_entries
 from mailserver.gateway.index.values import EncodedMessage, StoredEntry
-from mailserver.ids.envelopes import message_of
+from mailserver.ids.envelopes import NS, message_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, NoId
 from mailserver.ids.waku_message import MessageHash
 from mailserver.waku.envelope import Envelope, encode_envelope, read_fields
@@ -64,7 +64,8 @@ def test_what_is_pushed_are_the_messages(some: list[Envelope], network_topic: st
         except NoId:
             expected.append(None)
         else:
-            expected.append(EncodedMessage(message.hash(network_topic), message.content_topic, message.encode()))
+            name, encoded = message.hash(network_topic), message.encode()
+            expected.append(EncodedMessage(name, message.content_topic, each.created * NS, encoded))
 
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("CREATE TABLE originals (envelope)")
