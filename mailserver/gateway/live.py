@@ -12,19 +12,19 @@ from collections.abc import Callable, Sequence
 from itertools import chain, pairwise
 from typing import Generic, TypeVar
 
-from mailserver.errors import DecodeError, StoreError
+from mailserver.errors import StoreError
 from mailserver.feed_socket.client import FeedClient, Gap
 from mailserver.feed_socket.frames import FeedEnvelope
 from mailserver.gateway.filter_service import FilterService
-from mailserver.gateway.index.mapping import MappedMessage
 from mailserver.gateway.index.message_store import MessageStore, News
 from mailserver.gateway.index.schema import PREFIX_BYTES
+from mailserver.gateway.index.values import EncodedMessage
 from mailserver.ids.envelopes import NS, content_topic_of
 from mailserver.ids.waku_message import MessageHash
 from mailserver.metrics.gateway import GatewayMetrics
 from mailserver.store.arrivals import OtherStore
 from mailserver.store.message_ids import BEFORE_ALL, Arrival
-from mailserver.waku.envelope import Envelope, EnvelopeHash, decode_envelope
+from mailserver.waku.envelope import EnvelopeHash, Fields, Topic, read_fields
 
 log = logging.getLogger(__name__)
 
@@ -147,16 +147,20 @@ class Live:
         sockets get their turn.
         """
         began = asyncio.get_running_loop().time()
-        wanted: list[tuple[Envelope, EnvelopeHash]] = []
+        wanted: list[tuple[Fields, EnvelopeHash]] = []
         ends = [0]
         known = self._known.all
+        is_wanted: dict[Topic, bool] = {}
         for batch in batches:
-            for envelope_hash, raw in batch:
-                if known and envelope_hash[:PREFIX_BYTES] in known:
-                    continue
-                envelope = _decode(raw)
-                if envelope is not None and self._filters.wants(content_topic_of(envelope.topic)):
-                    wanted.append((envelope, envelope_hash))
+            raws = [raw for _, raw in batch]
+            for (envelope_hash, _), fields in zip(batch, read_fields(b"".join(raws), map(len, raws)), strict=True):
+                if fields is None or (known and envelope_hash[:PREFIX_BYTES] in known):
+                    continue  # the daemon sends none that does not decode
+                topic = fields[2]
+                if topic not in is_wanted:
+                    is_wanted[topic] = self._filters.wants(content_topic_of(topic))
+                if is_wanted[topic]:
+                    wanted.append((fields, envelope_hash))
             ends.append(len(wanted))
         if wanted:
             messages = await self._messages.messages_of(wanted)
@@ -225,7 +229,7 @@ class Live:
         fresh = (self._wall_clock() - FRESH_S) * NS
         missed = []
         for each, envelope in zip(news.messages, news.envelopes, strict=True):
-            if (each.message.timestamp or 0) >= fresh:
+            if each.timestamp >= fresh:
                 missed.append(each)
                 self._known.add(envelope)
         for at in range(0, len(missed), PUSHED_AT_ONCE):
@@ -241,21 +245,14 @@ class Live:
             self._after = BEFORE_ALL
             return await self._messages.news(BEFORE_ALL, of=other.identity)
 
-    def _push(self, messages: Sequence[MappedMessage | None]) -> None:
-        for mapped in messages:
-            if mapped is None or mapped.hash in self._pushed.all:
+    def _push(self, messages: Sequence[EncodedMessage | None]) -> None:
+        for message in messages:
+            if message is None or message.hash in self._pushed.all:
                 continue
-            self._pushed.add(mapped.hash)
-            self._filters.push(mapped.message.encode(), mapped.message.content_topic)
+            self._pushed.add(message.hash)
+            self._filters.push(message.encoded, message.content_topic)
 
     def _note_problem(self, problem: str) -> None:
         if problem and problem != self._problem:
             log.error("missed messages not pushed error=%r", problem)
         self._problem = problem
-
-
-def _decode(raw: bytes) -> Envelope | None:
-    try:
-        return decode_envelope(raw)
-    except DecodeError:  # the daemon sends none such
-        return None

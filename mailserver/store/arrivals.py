@@ -82,20 +82,21 @@ class Arrived(Protocol):
         """The same up to the last envelope that is known; None if none is. It is for a thread, too.
 
         Args:
-            known: see `decode`.
+            known: see `fields`.
         """
 
-    def decode(self, known: Container[bytes] = ()) -> tuple[Sequence[ArrivedEnvelope], int]:
+    def decode(self) -> tuple[Sequence[ArrivedEnvelope], int]:
         """The envelopes in order, but for those that are damaged; and how many these are.
 
         It takes 8 us an envelope, so it is for a thread.
+        """
+
+    def fields(self, known: Container[bytes] = ()) -> tuple[Sequence[ArrivedFields], int]:
+        """The same without an Envelope for each, in half the time.
 
         Args:
             known: hashes, of each as much as a store's keys have. These envelopes are left out, and not even looked at.
         """
-
-    def fields(self) -> tuple[Sequence[ArrivedFields], int]:
-        """The same of all of them without an Envelope for each, in half the time."""
 
 
 class Bodies(NamedTuple):
@@ -118,7 +119,7 @@ class ArrivalLog(Protocol):
     """
 
     async def after(self, arrival: Arrival, limit: int, *, of: str) -> Arrived:
-        """Read the first `limit` envelopes after a place, fewer if they are long.
+        """Read the first `limit` envelopes after a place, fewer if they are long; with 0, only how the store is.
 
         This notices when the store was replaced, and reads the one that is there from then on.
 

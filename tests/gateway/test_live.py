@@ -10,14 +10,14 @@ import pytest
 
 from mailserver.gateway import live as live_module
 from mailserver.gateway.index import message_store
-from mailserver.gateway.index.mapping import MappedMessage
 from mailserver.gateway.index.message_store import News
 from mailserver.gateway.index.schema import INDEX_FILE
-from mailserver.ids.waku_message import WakuMessage
+from mailserver.gateway.index.values import EncodedMessage
+from mailserver.ids.waku_message import WakuMessage, decode_message
 from mailserver.live.feed import Feed
 from mailserver.store.message_ids import Arrival
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.waku.envelope import Envelope, EnvelopeHash
+from mailserver.waku.envelope import Envelope, EnvelopeHash, Fields
 from tests.gateway.clients import LightClient
 from tests.gateway.worlds import NEWS_TOPIC, TOPIC, Gateway, mapped, message, on_each_engine, running_gateway
 from tests.mailservers import NOW, SPORT, make_envelope, stored
@@ -71,7 +71,7 @@ async def another(found: list[tuple[bool, News]]) -> None:
 
 
 def messages_of(news: News) -> list[WakuMessage]:
-    return [each.message for each in news.messages]
+    return [decode_message(each.encoded) for each in news.messages]
 
 
 @contextlib.asynccontextmanager
@@ -118,19 +118,20 @@ async def test_messages_that_nobody_wants_are_not_made(gateway: Gateway) -> None
 
 
 async def test_batches_that_came_meanwhile_are_made_into_messages_together(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(live_module, "LOOK_S", 60.0)  # or they would come from the store, on a busy machine
     made: list[int] = []
     gate = asyncio.Event()
-    make = gateway.messages.messages_of
+    async with running_gateway(tmp_path) as gateway, subscriber(gateway) as client:
+        make = gateway.messages.messages_of
 
-    async def messages_of(some: Sequence[tuple[Envelope, EnvelopeHash]]) -> list[MappedMessage | None]:
-        made.append(len(some))
-        await gate.wait()
-        return await make(some)
+        async def messages_of(some: Sequence[tuple[Fields, EnvelopeHash]]) -> list[EncodedMessage | None]:
+            made.append(len(some))
+            await gate.wait()
+            return await make(some)
 
-    monkeypatch.setattr(gateway.messages, "messages_of", messages_of)
-    async with subscriber(gateway) as client:
+        monkeypatch.setattr(gateway.messages, "messages_of", messages_of)
         for each in envelopes(20):
             await gateway.accept(each)
             await turns()  # each comes in a batch of its own
@@ -278,7 +279,7 @@ async def test_what_was_pushed_from_the_store_is_not_made_into_messages_again(
     async with running_gateway(tmp_path, is_live=False) as gateway, subscriber(gateway) as client:
         make = gateway.messages.messages_of
 
-        async def messages_of(some: Sequence[tuple[Envelope, EnvelopeHash]]) -> list[MappedMessage | None]:
+        async def messages_of(some: Sequence[tuple[Fields, EnvelopeHash]]) -> list[EncodedMessage | None]:
             made.append(len(some))
             return await make(some)
 

@@ -54,15 +54,29 @@ async def test_envelopes_come_in_the_order_of_arrival_in_parts(store: StoreWithI
     assert third.decode() == ([], 0)
 
 
+async def test_where_the_store_ends_is_told_without_what_is_there(store: StoreWithIds, log: ArrivalLog) -> None:
+    await store.put(new(*(envelope(number) for number in range(3))))
+    identity = await store.identity()
+    everything = await log.after(BEFORE_ALL, 10, of=identity)
+
+    none = await log.after(BEFORE_ALL, 0, of=identity)
+    none_more = await log.after(everything.end, 0, of=identity)
+
+    assert (none.end, none.first, none.last) == (BEFORE_ALL, everything.first, everything.last)
+    assert none_more.end == none_more.last == everything.end
+    assert none.decode() == none_more.decode() == ([], 0)
+
+
 async def test_known_envelopes_are_left_out_and_not_counted_as_damaged(store: StoreWithIds, log: ArrivalLog) -> None:
     some = [envelope(number) for number in range(5)]
     await store.put(new(*some))
     arrived = await log.after(BEFORE_ALL, 10, of=await store.identity())
     known = {some[number].hash()[:HASH_PREFIX_BYTES] for number in (1, 3)}
 
-    found, damaged = arrived.decode(known)
+    found, damaged = arrived.fields(known)
 
-    assert [each.envelope for each in found] == [some[0], some[2], some[4]]
+    assert [each.hash for each in found] == [some[number].hash() for number in (0, 2, 4)]
+    assert found == [each for each in arrived.fields()[0] if each.hash[:HASH_PREFIX_BYTES] not in known]
     assert damaged == 0
 
 

@@ -1,9 +1,10 @@
-"""From the bytes of envelopes to the entries of an answer, a page at a time.
+"""From what is read of envelopes to messages in their protobuf form: the entries of a page, or what is pushed.
 
-What `ids.envelopes.message_of`, `WakuMessage.hash` and `WakuMessageKeyValue.encode` do one after the other is done in
-one go here, in half the time: half of what a page takes are its messages.
+What `ids.envelopes.message_of`, `WakuMessage.hash` and `encode` do one after the other is done in one go here, in half
+the time: half of what a page takes are its messages.
 """
 
+import sqlite3
 import struct
 from binascii import hexlify
 from collections.abc import Sequence
@@ -11,13 +12,25 @@ from functools import lru_cache
 
 from mailserver.codec import varint
 from mailserver.codec.protobuf import write_bytes, write_number
-from mailserver.gateway.index.values import StoredEntry
-from mailserver.ids.envelopes import BEFORE_TOPIC, BEHIND_TOPIC, ENVELOPE_VERSION, META_BYTES, NS, message_hashes
+from mailserver.gateway.index.mapping import originals_of
+from mailserver.gateway.index.values import EncodedMessage, StoredEntry
+from mailserver.ids.envelopes import (
+    BEFORE_TOPIC,
+    BEHIND_TOPIC,
+    ENVELOPE_VERSION,
+    META_BYTES,
+    NS,
+    content_topic_of,
+    message_hashes,
+)
 from mailserver.ids.waku_message import MESSAGE_HASH_BYTES, MessageHash
-from mailserver.waku.envelope import TOPIC_BYTES, read_fields
+from mailserver.waku.envelope import TOPIC_BYTES, EnvelopeHash, Fields, read_fields
 
 LENGTHS_KEPT = 1024
 """For so many lengths of data it is remembered how they are written. Applications pad what they send."""
+
+SECONDS_KEPT = 1024
+"""The same of so many times of creation: what is pushed was created lately."""
 
 _META_HEAD = struct.Struct(">Q I")
 
@@ -68,3 +81,39 @@ def _message_head(data_bytes: int, other_bytes: int) -> bytes:
     """
     payload = _PAYLOAD_TAG + varint.encode(data_bytes)
     return _MESSAGE_TAG + varint.encode(len(payload) + data_bytes + other_bytes) + payload
+
+
+def encoded_messages(
+    connection: sqlite3.Connection, network_topic: str, envelopes: Sequence[tuple[Fields, EnvelopeHash]]
+) -> list[EncodedMessage | None]:
+    """The messages of envelopes, in their order; None for one that has none. Their originals are looked up."""
+    originals = originals_of(connection, [whole for _, whole in envelopes])
+    names = message_hashes(network_topic, [fields for fields, _ in envelopes])
+    pack, join, new = _META_HEAD.pack, b"".join, tuple.__new__
+    messages: list[EncodedMessage | None] = []
+    for (fields, whole), name in zip(envelopes, names, strict=True):
+        created, ttl, topic, data, nonce = fields
+        if originals and (original := originals.get(whole)) is not None:
+            message = original.message(topic, data)
+            own = message.hash(network_topic)
+            messages.append(EncodedMessage(own, message.content_topic, original.timestamp, message.encode()))
+        elif name is None:
+            messages.append(None)
+        else:
+            timestamp = created * NS
+            meta = pack(timestamp, ttl), nonce
+            encoded = join((_payload_head(len(data)), data, _TOPIC_TAG, hexlify(topic), _before_meta(timestamp), *meta))
+            messages.append(new(EncodedMessage, (name, content_topic_of(topic), timestamp, encoded)))
+    return messages
+
+
+@lru_cache(maxsize=LENGTHS_KEPT)
+def _payload_head(data_bytes: int) -> bytes:
+    """What stands before the data of a message."""
+    return _PAYLOAD_TAG + varint.encode(data_bytes)
+
+
+@lru_cache(maxsize=SECONDS_KEPT)
+def _before_meta(timestamp: int) -> bytes:
+    """What stands between the topic and the meta of a message."""
+    return _BEHIND_AND_VERSION + varint.encode(timestamp << 1) + _META_TAG

@@ -13,6 +13,7 @@ from functools import partial
 from mailserver.errors import StoreError
 from mailserver.gateway.index.archived import ArchivedMessages
 from mailserver.gateway.index.database import Database
+from mailserver.gateway.index.flood import Flood
 from mailserver.gateway.index.search import FIRST_PLACE, Key, Scope, find, find_originals
 from mailserver.gateway.index.writing import (
     Progress,
@@ -82,6 +83,7 @@ class Follower:
         self._wall_clock = wall_clock
         self._archived = archived
         self._stepping = asyncio.Lock()
+        self._flood = Flood()
         self._steps_begun = self._steps_done = 0
         self._last = progress.arrival
         self._looked_at = asyncio.get_running_loop().time()
@@ -154,6 +156,7 @@ class Follower:
             StoreError: the store or the index cannot be used.
         """
         before = self._steps_begun
+        self._flood.wanted(asyncio.get_running_loop().time())
         try:
             async with asyncio.timeout(CATCH_UP_S):
                 await self._step_unless(lambda: self._steps_done > before)
@@ -170,12 +173,13 @@ class Follower:
             if not is_done():
                 await self._step()
 
-    async def _step(self) -> None:
-        """Index the next part of what arrived, if there is any."""
+    async def _step(self, *, only_looks: bool = False) -> None:
+        """Index the next part of what arrived, if there is any; or only look how the store is."""
+        limit = 0 if only_looks else STEP_ENVELOPES
         self._steps_begun += 1
         number = self._steps_begun
         try:
-            arrived = await self._read()
+            arrived = await self._read(limit)
         except OtherStore as error:
             log.info("messages of the store are indexed anew identity=%s", error.identity)
             begin = partial(begin_anew, identity=error.identity, network_topic=self._progress.network_topic)
@@ -183,7 +187,8 @@ class Follower:
             self._removals = self._swept = None
             self._missing.clear()
             self._look_at_archive()
-            arrived = await self._read()
+            arrived = await self._read(limit)
+        self._flood.look(arrived.last, asyncio.get_running_loop().time())
         self._note_gaps(arrived)
         if arrived.end > self._progress.arrival:
             indexed = await self._database.write(partial(index, progress=self._progress, arrived=arrived))
@@ -218,8 +223,8 @@ class Follower:
         self._look_at = 0.0
         self._is_owing.set()
 
-    async def _read(self) -> Arrived:
-        return await self._arrivals.after(self._progress.arrival, STEP_ENVELOPES, of=self._progress.identity)
+    async def _read(self, limit: int) -> Arrived:
+        return await self._arrivals.after(self._progress.arrival, limit, of=self._progress.identity)
 
     def note_missing(self, keys: Sequence[Key]) -> None:
         """The envelopes of these messages are gone: the next round begins with them."""
@@ -295,12 +300,15 @@ class Follower:
     async def _follow(self) -> None:
         while True:
             self._following = _changed(self._following, await _problem_of(self._step_alone()))
-            if self._following or not self.behind:
+            if self._following or not self.behind or self._may_put_off():
                 await asyncio.sleep(FOLLOW_S)
 
     async def _step_alone(self) -> None:
         async with self._stepping:
-            await self._step()
+            await self._step(only_looks=self._may_put_off())
+
+    def _may_put_off(self) -> bool:
+        return self._flood.may_put_off(self.behind, asyncio.get_running_loop().time())
 
     async def _sweep_on(self) -> None:
         loop = asyncio.get_running_loop()

@@ -43,11 +43,10 @@ class Original:
 
 
 class MappedMessage(NamedTuple):
-    """The message of an envelope. `is_original`: a client of v2 sent it."""
+    """The message of an envelope."""
 
     hash: MessageHash
     message: WakuMessage
-    is_original: bool
 
 
 def map_envelope(network_topic: str, envelope: Envelope, original: Original | None) -> MappedMessage | None:
@@ -56,7 +55,7 @@ def map_envelope(network_topic: str, envelope: Envelope, original: Original | No
         message = message_of(envelope) if original is None else original.message(envelope.topic, envelope.data)
     except NoId:
         return None
-    return MappedMessage(message.hash(network_topic), message, original is not None)
+    return MappedMessage(message.hash(network_topic), message)
 
 
 _OF_ENVELOPES = {

@@ -21,12 +21,13 @@ from mailserver.gateway.index.archived import Archive, ArchivedMessages
 from mailserver.gateway.index.by_muid import MuidSearch, muids_of, with_muid
 from mailserver.gateway.index.cache import EntryCache
 from mailserver.gateway.index.database import open_database
+from mailserver.gateway.index.entries import encoded_messages
 from mailserver.gateway.index.follower import Follower
-from mailserver.gateway.index.mapping import MappedMessage, Original, map_envelopes
+from mailserver.gateway.index.mapping import Original
 from mailserver.gateway.index.page import CHECK, PageSearch, Sources
 from mailserver.gateway.index.schema import PREFIX_BYTES
 from mailserver.gateway.index.search import find_hashes
-from mailserver.gateway.index.values import MessagePage
+from mailserver.gateway.index.values import EncodedMessage, MessagePage
 from mailserver.gateway.index.writing import forget, keep
 from mailserver.ids.muid import Muid
 from mailserver.ids.waku_message import MessageHash, WakuMessage
@@ -34,7 +35,7 @@ from mailserver.store.arrivals import ArrivalLog, Arrived
 from mailserver.store.engine import work
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, always
 from mailserver.store.message_ids import Arrival
-from mailserver.waku.envelope import Envelope, EnvelopeHash
+from mailserver.waku.envelope import Envelope, EnvelopeHash, Fields
 from mailserver.waku2.store_rules import StoreQuery
 
 MAX_NEWS = 1000
@@ -47,7 +48,7 @@ class News(NamedTuple):
     `envelopes`: of each, the first PREFIX_BYTES of its envelope's hash. `has_more`: whether more can be read at once.
     """
 
-    messages: Sequence[MappedMessage]
+    messages: Sequence[EncodedMessage]
     envelopes: Sequence[bytes]
     end: Arrival
     last: Arrival
@@ -117,9 +118,9 @@ class MessageStore:
         keys = await self._database.read(finds, work.STATEMENT + work.PAIR)
         return bool(keys)
 
-    async def messages_of(self, envelopes: Sequence[tuple[Envelope, EnvelopeHash]]) -> list[MappedMessage | None]:
+    async def messages_of(self, envelopes: Sequence[tuple[Fields, EnvelopeHash]]) -> list[EncodedMessage | None]:
         """The messages of live envelopes, in their order; None for one that has none."""
-        maps = partial(map_envelopes, network_topic=self._sources.network_topic, envelopes=envelopes)
+        maps = partial(encoded_messages, network_topic=self._sources.network_topic, envelopes=envelopes)
         return await self._database.read(maps, work.STATEMENT + CHECK * len(envelopes))
 
     async def news(self, after: Arrival, *, of: str, known: Container[bytes] = (), is_to_known: bool = False) -> News:
@@ -168,14 +169,14 @@ class MessageStore:
 
 def _map_arrived(
     connection: sqlite3.Connection, network_topic: str, arrived: Arrived, known: Container[bytes], *, is_to_known: bool
-) -> tuple[list[MappedMessage], list[bytes], Arrival | None]:
+) -> tuple[list[EncodedMessage], list[bytes], Arrival | None]:
     """The messages of what has arrived, what names their envelopes, and how far they go; None: nowhere."""
     wanted = arrived.up_to_known(known) if is_to_known else arrived
     if wanted is None:
         return [], [], None
-    envelopes, _ = wanted.decode(known)
-    mapped = map_envelopes(connection, network_topic, [(each.envelope, each.hash) for each in envelopes])
-    found = [(message, each.hash[:PREFIX_BYTES]) for message, each in zip(mapped, envelopes, strict=True) if message]
+    envelopes, _ = wanted.fields(known)
+    messages = encoded_messages(connection, network_topic, [(each.fields, each.hash) for each in envelopes])
+    found = [(message, each.hash[:PREFIX_BYTES]) for message, each in zip(messages, envelopes, strict=True) if message]
     return [message for message, _ in found], [prefix for _, prefix in found], wanted.end
 
 

@@ -27,6 +27,15 @@ class TooManyAlike(MailserverError):
         return "too many messages were created when those of these MUIDs were, or have their meta"
 
 
+class EncodedMessage(NamedTuple):
+    """A message as it is pushed: its hash, content topic, time in Unix nanoseconds, and its protobuf form."""
+
+    hash: MessageHash
+    content_topic: str
+    timestamp: int
+    encoded: bytes
+
+
 class PageEntry(Protocol):
     """A message of a page, or its hash alone: a WakuMessageKeyValue, or what is encoded already."""
 

@@ -17,18 +17,16 @@ MAX_ARRIVALS_BYTES = 8 * 1024 * 1024
 
 
 def decode_arrived(
-    seqs: Sequence[int], sizes: Sequence[int], prefixes: Iterable[bytes], raws: bytes, known: Container[bytes] = ()
+    seqs: Sequence[int], sizes: Sequence[int], prefixes: Iterable[bytes], raws: bytes
 ) -> tuple[list[ArrivedEnvelope], int]:
-    """The envelopes of some rows in order, but for those that are known or damaged; and how many are damaged.
+    """The envelopes of some rows in order, but for those that are damaged; and how many these are.
 
     Args:
-        prefixes: what the rows say of the hashes. raws: the envelopes, one after the other. known: some prefixes.
+        prefixes: what the rows say of the hashes. raws: the envelopes, one after the other.
     """
     found, damaged, end = [], 0, 0
     for seq, size, prefix in zip(seqs, sizes, prefixes, strict=True):
         at, end = end, end + size
-        if prefix in known:
-            continue
         raw = raws[at:end]
         whole = EnvelopeHash(keccak256(raw))
         if whole[:HASH_PREFIX_BYTES] != prefix:
@@ -44,21 +42,26 @@ def decode_arrived(
 
 
 def read_arrived(
-    seqs: Sequence[int], sizes: Sequence[int], prefixes: Iterable[bytes], raws: bytes
+    seqs: Sequence[int], sizes: Sequence[int], prefixes: Iterable[bytes], raws: bytes, known: Container[bytes] = ()
 ) -> tuple[list[ArrivedFields], int]:
-    """What the envelopes of some rows say, in order, but for those that are damaged; and how many these are.
+    """What the envelopes of some rows say, in order, but for those that are known or damaged; and how many are damaged.
 
     Args:
-        prefixes, raws: as of `decode_arrived`.
+        prefixes, raws: as of `decode_arrived`. known: some prefixes.
     """
-    found, end = [], 0
-    for seq, size, prefix, fields in zip(seqs, sizes, prefixes, read_fields(raws, sizes), strict=True):
+    rows, end = [], 0
+    for seq, size, prefix in zip(seqs, sizes, prefixes, strict=True):
         at, end = end, end + size
+        if prefix not in known:
+            rows.append((seq, prefix, raws[at:end]))
+    wanted = [raw for *_, raw in rows]
+    found = []
+    for (seq, prefix, raw), fields in zip(rows, read_fields(b"".join(wanted), map(len, wanted)), strict=True):
         if fields is not None:
-            whole = keccak256(raws[at:end])
+            whole = keccak256(raw)
             if whole[:HASH_PREFIX_BYTES] == prefix:
                 found.append(ArrivedFields(Arrival(seq), EnvelopeHash(whole), fields))
-    return found, len(seqs) - len(found)
+    return found, len(rows) - len(found)
 
 
 def count_to_known(prefixes: Sequence[bytes], known: Container[bytes]) -> int:

@@ -118,13 +118,13 @@ class PostgresArrived:
         rows = _Rows(seqs[:count], sizes[:count], prefixes[:count], raws)
         return replace(self, end=Arrival(seqs[count - 1]), rows=rows)
 
-    def fields(self) -> tuple[list[ArrivedFields], int]:
-        """What the envelopes say, in order, but for those that are damaged; and how many these are."""
-        return read_arrived(*self.rows)
+    def fields(self, known: Container[bytes] = ()) -> tuple[list[ArrivedFields], int]:
+        """What the envelopes say, in order, but for those that are known or damaged; and how many are damaged."""
+        return read_arrived(*self.rows, known)
 
-    def decode(self, known: Container[bytes] = ()) -> tuple[list[ArrivedEnvelope], int]:
-        """The envelopes in order, but for those that are known or damaged; and how many are damaged."""
-        return decode_arrived(*self.rows, known)
+    def decode(self) -> tuple[list[ArrivedEnvelope], int]:
+        """The envelopes in order, but for those that are damaged; and how many these are."""
+        return decode_arrived(*self.rows)
 
 
 class PostgresArrivalLog:
@@ -147,14 +147,14 @@ class PostgresArrivalLog:
         if identity != of or last < arrival:
             raise OtherStore(identity)
         following, rows = 0, _NO_ROWS
-        if last > arrival:
+        if last > arrival and limit:
             # Usually there is little. What was read counts afterwards, so that its turn comes soon.
             found, *columns = await self._read(_AFTER, (int(arrival), last, limit))
             following, rows = (found, _Rows(*columns)) if found else (0, _NO_ROWS)
             self._readers.correct(len(rows.raws) // costs.UNIT_BYTES)
         # The rows of the last places may have been removed: if those that are left are read, all is.
         is_all = following < limit and len(rows.seqs) == following
-        end = last if is_all else rows.seqs[-1]
+        end = last if is_all else rows.seqs[-1] if rows.seqs else arrival
         return PostgresArrived(Arrival(end), Arrival(first), Arrival(last), removals, until, rows)
 
     async def read(

@@ -135,16 +135,17 @@ class SqliteArrived:
             hashes=self.hashes[: count * HASH_PREFIX_BYTES],
         )
 
-    def fields(self) -> tuple[list[ArrivedFields], int]:
-        """What the envelopes say, in order, but for those that are damaged; and how many these are."""
-        return read_arrived(
-            numbers(self.seqs), numbers(self.sizes), pieces(self.hashes, HASH_PREFIX_BYTES), self.raws or b""
-        )
+    def fields(self, known: Container[bytes] = ()) -> tuple[list[ArrivedFields], int]:
+        """What the envelopes say, in order, but for those that are known or damaged; and how many are damaged."""
+        return read_arrived(*self._columns, known)
 
-    def decode(self, known: Container[bytes] = ()) -> tuple[list[ArrivedEnvelope], int]:
-        """The envelopes in order, but for those that are known or damaged; and how many are damaged."""
-        prefixes = pieces(self.hashes, HASH_PREFIX_BYTES)
-        return decode_arrived(numbers(self.seqs), numbers(self.sizes), prefixes, self.raws or b"", known)
+    def decode(self) -> tuple[list[ArrivedEnvelope], int]:
+        """The envelopes in order, but for those that are damaged; and how many these are."""
+        return decode_arrived(*self._columns)
+
+    @property
+    def _columns(self) -> tuple[Sequence[int], Sequence[int], Sequence[bytes], bytes]:
+        return numbers(self.seqs), numbers(self.sizes), pieces(self.hashes, HASH_PREFIX_BYTES), self.raws or b""
 
 
 class _Reader(NamedTuple):

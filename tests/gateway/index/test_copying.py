@@ -11,6 +11,7 @@ from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.store.sqlite.backup import snapshot
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
+from mailserver.waku.envelope import read_fields
 from tests.gateway.index.worlds import (
     World,
     at,
@@ -49,11 +50,14 @@ async def test_copy_has_every_original_and_the_rest_is_made_anew(world: World, t
 
     async with open_store(copy / STORE_FILE), opened_messages(copy) as messages:
         page = await messages.query(query_for())
-        (mapped,) = await messages.messages_of([(bridged(ON_ITS_WAY), bridged(ON_ITS_WAY).hash())])
+        each = bridged(ON_ITS_WAY)
+        (fields,) = read_fields(each.raw, [len(each.raw)])
+        assert fields is not None
+        (found,) = await messages.messages_of([(fields, each.hash())])
     assert page == before
     assert stored(SENT) in page.entries
-    assert mapped is not None
-    assert mapped.message == ON_ITS_WAY
+    assert found is not None
+    assert found.encoded == ON_ITS_WAY.encode()
     assert await world.messages.query(query_for()) == before, "the source is as it was"
 
 

@@ -1,16 +1,18 @@
-"""mailserver.gateway.index.entries: the entries of a page, made in one go."""
+"""mailserver.gateway.index.entries: the entries of a page, and what is pushed, made in one go."""
 
+import contextlib
+import sqlite3
 from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.gateway.index.entries import stored_entries
-from mailserver.gateway.index.values import StoredEntry
-from mailserver.ids.envelopes import message_of
+from mailserver.gateway.index.entries import encoded_messages, stored_entries
+from mailserver.gateway.index.values import EncodedMessage, StoredEntry
+from mailserver.ids.envelopes import NS, message_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, NoId
 from mailserver.ids.waku_message import MessageHash
-from mailserver.waku.envelope import Envelope, encode_envelope
+from mailserver.waku.envelope import Envelope, encode_envelope, read_fields
 from tests.gateway.index.worlds import envelope, envelopes, stored
 
 NOTHING = MessageHash(bytes(32))
@@ -50,6 +52,30 @@ def test_entries_are_those_of_the_messages(some: list[Envelope], network_topic: 
     entries = stored_entries(network_topic, names, [each.raw for each in some])
 
     assert entries == step_by_step(some, network_topic)
+
+
+@given(st.lists(anything, max_size=5), st.sampled_from([DEFAULT_NETWORK_TOPIC, "/waku/2/rs/0/0", "ü"]))
+def test_what_is_pushed_are_the_messages(some: list[Envelope], network_topic: str) -> None:
+    all_fields = read_fields(b"".join(each.raw for each in some), [len(each.raw) for each in some])
+    expected: list[EncodedMessage | None] = []
+    for each in some:
+        try:
+            message = message_of(each)
+        except NoId:
+            expected.append(None)
+        else:
+            name, encoded = message.hash(network_topic), message.encode()
+            expected.append(EncodedMessage(name, message.content_topic, each.created * NS, encoded))
+
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE originals (envelope)")
+        found = encoded_messages(
+            connection,
+            network_topic,
+            [(fields, each.hash()) for fields, each in zip(all_fields, some, strict=True) if fields is not None],
+        )
+
+    assert found == expected
 
 
 def test_envelope_that_is_damaged_or_another_has_no_entry() -> None:

@@ -18,7 +18,9 @@ from mailserver.store.arrivals import OtherStore
 from mailserver.store.message_ids import Arrival, NotIndexedYet
 from mailserver.store.sqlite.arrivals import SqliteArrivalLog, SqliteArrived
 from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.waku.envelope import read_fields
 from tests.gateway.index.worlds import (
+    NEWS_TOPIC,
     World,
     all_of,
     at,
@@ -378,8 +380,9 @@ async def test_news_are_the_messages_that_arrived_after_a_place(world: World) ->
     news = await world.messages.news(place, of=identity)
     none = await world.messages.news(news.end, of=identity)
 
-    assert [each.message for each in news.messages] == [message_of(envelope(5)), message_of(envelope(3)), message]
-    assert [each.is_original for each in news.messages] == [False, False, True]
+    expected = [message_of(envelope(5)), message_of(envelope(3)), message]
+    assert [each.encoded for each in news.messages] == [each.encode() for each in expected]
+    assert [each.timestamp for each in news.messages] == [each.timestamp for each in expected]
     assert news.end == news.last > place
     assert [*news.envelopes[:2]] == [envelope(number).hash()[:PREFIX_BYTES] for number in (5, 3)]
     assert none == News([], [], news.end, news.end, has_more=False)
@@ -402,12 +405,15 @@ async def test_live_envelopes_are_mapped_with_their_originals(world: World) -> N
     each = await world.send(message)
     live = [envelope(1), each, envelope(2, created=0)]
 
-    mapped = await world.messages.messages_of([(one, one.hash()) for one in live])
+    all_fields = read_fields(b"".join(one.raw for one in live), [len(one.raw) for one in live])
+    found = await world.messages.messages_of(
+        [(fields, one.hash()) for fields, one in zip(all_fields, live, strict=True) if fields is not None]
+    )
 
-    assert mapped[2] is None
+    assert found[2] is None
     first = message_of(envelope(1))
-    assert mapped[0] == (first.hash(DEFAULT_NETWORK_TOPIC), first, False)
-    assert mapped[1] == (message.hash(DEFAULT_NETWORK_TOPIC), message, True)
+    assert found[0] == (first.hash(DEFAULT_NETWORK_TOPIC), NEWS_TOPIC, first.timestamp, first.encode())
+    assert found[1] == (message.hash(DEFAULT_NETWORK_TOPIC), NEWS_TOPIC, message.timestamp, message.encode())
 
 
 async def test_empty_store_has_no_messages(world: World) -> None:
