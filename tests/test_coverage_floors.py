@@ -113,6 +113,7 @@ def test_processes_that_share_tests_measure_together(tmp_path: Path) -> None:
     assert measure(read_report(tmp_path / ".coverage")) == {
         "mailserver": Measured(0, 7),
         "mailserver/net": Measured(7, 7),
+        "spark_export": Measured(0, 0),
     }
 
 
