@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from pyspark.sql import SparkSession
 
 from mailserver.app.logs import LogFormat
 from mailserver.handoff.last_run import CompactionState
-from mailserver.store.sqlite.handoff import last_run, read_archived
+from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.store.sqlite.handoff import last_run, read_archived, write_upkeep
 from mailserver.units import size_text
 from spark_export import commands
 from spark_export.cli import main
@@ -400,6 +402,29 @@ def assert_told(store: Path, cause: str) -> None:
     assert record is not None
     assert (record.exit_code, record.error) == (1, cause)
     assert run("last", "--store", store).stderr == f"spark-export: {store}: the last run failed: {cause}\n"
+
+
+def test_nightly_verifies_after_the_compaction_where_that_is_due_and_says_how_it_went(
+    spark: SparkSession, store: Path, archive: Path
+) -> None:
+    put(store, envelopes(9))
+    compact_into(spark, archive, store, now=time.time())
+    file = next(archive.glob("date=*/*/*.parquet"))
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1  # its size stays, and its contents were read just now: no compaction finds it
+    file.write_bytes(content)
+    due = {"SPARK_EXPORT_STORE": str(store), "SPARK_EXPORT_ARCHIVE": str(archive), "SPARK_EXPORT_MERGE_SCHEDULE": "off"}
+    write_upkeep(store, Task.VERIFY, Upkeep(waits_since=1.0))
+
+    done = run("nightly", *FAST, **due)
+    last = run("last", **{name: value for name, value in due.items() if "ARCHIVE" not in name})
+
+    assert done.returncode == 3, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()][:2] == ["compact", "verified"]
+    assert "run ended command=compact exit_code=0" in done.stderr
+    assert "run ended command=verify exit_code=3" in done.stderr
+    assert last.returncode == 1
+    assert "the last verification failed: 1 file of the archive is missing or damaged (2024-10-04): " in last.stderr
 
 
 def test_error_of_the_archive_s_disk_leaves_the_last_good_archive(spark: SparkSession, tmp_path: Path) -> None:
