@@ -15,6 +15,7 @@ from mailserver.store.sqlite.handoff import read_archived
 from spark_export.recording import recorded
 from spark_export.run_report import RunReport, archived_days
 from spark_export.storage import LocalStorage
+from tests.spark_export.moments import copy_folder
 from tests.spark_export.samples import (
     DAY,
     DAY_S,
@@ -42,12 +43,7 @@ class Place:
         self.archive = folder / "archive"
 
     def copy(self, to: Path) -> "Place":
-        shutil.copytree(self.store.parent, to)
-        for second in to.glob("archive/_snapshots/date=*/run=*/*/*"):  # a copy of the content would be another file
-            first = to / "archive" / second.parts[-4] / second.parts[-2] / f"{second.name}.parquet"
-            second.unlink()
-            second.hardlink_to(first)
-        return Place(to)
+        return Place(copy_folder(self.store.parent, to))
 
     def run(self, spark: SparkSession, name: str, now: float = NOW) -> RunReport:
         return compact_into(spark, self.archive, self.store, now=now, run=name)

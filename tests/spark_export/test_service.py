@@ -13,14 +13,11 @@ from typing import IO
 import pytest
 
 from mailserver.handoff.last_run import ArchivedDay, Compaction, CompactionState
-from mailserver.handoff.last_upkeep import Task, Upkeep
 from mailserver.store.sqlite.handoff import (
     compaction_lock,
     last_run,
-    last_upkeep,
     read_compaction,
     write_compaction,
-    write_upkeep,
 )
 from tests.spark_export.compaction.test_commands import FAST, run, said
 from tests.spark_export.samples import DAY, archived, envelopes, put, rows_of
@@ -200,34 +197,6 @@ def test_run_that_is_killed_has_died_and_now_makes_up_for_it(store: Path, archiv
     assert record.bytes == sum(file.stat().st_size for file in archive.glob("date=*/*/*.parquet"))
     assert record.report["rows"] == 9
     assert record.report["archive"] == f"file://{archive}"
-
-
-def test_nightly_verifies_after_the_compaction_where_that_is_due_and_says_how_it_went(
-    store: Path, archive: Path
-) -> None:
-    due = {"SPARK_EXPORT_STORE": str(store), "SPARK_EXPORT_ARCHIVE": str(archive), "SPARK_EXPORT_MERGE_SCHEDULE": "off"}
-    write_upkeep(store, Task.VERIFY, Upkeep(waits_since=1.0))
-
-    good = run("nightly", *FAST, **due)
-
-    assert good.returncode == 0, good.stderr
-    assert [line.split()[0] for line in good.stdout.splitlines()] == ["compact", "2024-10-04", "verified"]
-    assert last_upkeep(store, Task.VERIFY)[0] is CompactionState.SUCCEEDED
-    assert run("last", **{name: value for name, value in due.items() if "ARCHIVE" not in name}).returncode == 0
-
-    file = next(archive.glob("date=*/*/*.parquet"))
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1  # its size stays, and its contents were read just now: no compaction finds it
-    file.write_bytes(content)
-    write_upkeep(store, Task.VERIFY, Upkeep(waits_since=1.0))
-    bad = run("nightly", *FAST, **due)
-    last = run("last", "--store", store)
-
-    assert bad.returncode == 3
-    assert "run ended command=compact exit_code=0" in bad.stderr
-    assert "run ended command=verify exit_code=3" in bad.stderr
-    assert last.returncode == 1
-    assert "the last verification failed: 1 file of the archive is missing or damaged (2024-10-04): " in last.stderr
 
 
 def test_run_refused_by_the_lock_changes_nothing(store: Path, archive: Path) -> None:

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from spark_export.run_report import RunReport
 from spark_export.storage import LocalStorage
 from spark_export.verify import verify
 from tests.spark_export.damage import A_WEEK, NOW, ONE, THREE, TWO, Killed, Place, flip, lost, named
+from tests.spark_export.moments import Moments
 from tests.spark_export.samples import (
     DAY,
     DAY_S,
@@ -268,24 +267,13 @@ def test_mending_that_is_killed_before_any_change_is_done_by_the_next_run(
     shutil.copy(file, file.with_name("by-hand.parquet"))
     size = file.stat().st_size
     file.write_bytes(file.read_bytes()[:100])
-    cases: list[Place] = []
-
-    def noted(change: Callable[..., Any]) -> Callable[..., Any]:
-        def step(*args: Any, **options: Any) -> Any:
-            cases.append(Place(tmp_path / str(len(cases))))
-            # Second names stay names of the same files.
-            subprocess.run(["cp", "--archive", place.store.parent, cases[-1].store.parent], check=True)
-            return change(*args, **options)
-
-        return step
-
+    moments = Moments(place.store.parent, tmp_path)
     with monkeypatch.context() as patched:
-        for name in ("write", "put", "link", "remove", "sync", "touch"):
-            patched.setattr(LocalStorage, name, noted(getattr(LocalStorage, name)))
+        moments.watch(patched, [(LocalStorage, name) for name in ("write", "put", "link", "remove", "sync", "touch")])
         place.run(spark, "run-2")
 
     outcomes = set()
-    for case in cases:
+    for case in map(Place, moments.folders):
         kept = {row["hash"] for found in case.archive.rglob("*.parquet") for row in whole_rows(found)}
         assert kept == {row["hash"] for row in rows_of([*ONE, *TWO, *THREE])}
         outcomes.add(archived_well(case))
@@ -295,7 +283,7 @@ def test_mending_that_is_killed_before_any_change_is_done_by_the_next_run(
         assert sorted(path.stat().st_size for path in case.set_aside()) == sorted([100, size])
         assert lost_of(case.records().values()) == {}
         assert case.run(spark, "run-4").damage == ""
-    assert len(cases) > 12
+    assert moments.steps > 12
     assert outcomes == {False, True}
 
 

@@ -1,7 +1,6 @@
 """Days merged into months: what is merged, by whom it is read meanwhile, and what a kill leaves."""
 
 import dataclasses
-import itertools
 import logging
 import os
 import shutil
@@ -28,6 +27,7 @@ from spark_export.run_report import RunReport
 from spark_export.storage import LocalStorage, Storage
 from spark_export.verify import verify
 from spark_export.writing import Job, PieceWritten, write_pieces
+from tests.spark_export.moments import Moments, copy_folder
 from tests.spark_export.samples import (
     DAY,
     DAY_S,
@@ -62,28 +62,6 @@ class Killed(BaseException):
     """What no code catches."""
 
 
-class KilledStorage(LocalStorage):
-    """Dies at one of its changes, before it or after it."""
-
-    def __init__(self, root: Path, at: int, *, after: bool) -> None:
-        super().__init__(root)
-        self.left = at
-        for name in CHANGES:
-            setattr(self, name, self._counted(getattr(self, name), after=after))
-
-    def _counted(self, change: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
-            self.left -= 1
-            if self.left < 0 and not after:
-                raise Killed
-            done = change(*arguments)
-            if self.left < 0:
-                raise Killed
-            return done
-
-        return run
-
-
 @pytest.fixture(scope="module")
 def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three days of a month that is over and one of the present one, and their store."""
@@ -96,17 +74,7 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
     """A copy of both: `archive` and `mailserver.db`. Second names stay names of the same files."""
-    return copy_of(made, tmp_path / "copy")
-
-
-def copy_of(made: Path, to: Path) -> Path:
-    shutil.copytree(made, to, ignore=shutil.ignore_patterns("_snapshots"))
-    for snapshot in (made / "archive" / "_snapshots").rglob("part-*"):
-        name = to / snapshot.relative_to(made)
-        name.parent.mkdir(parents=True, exist_ok=True)
-        _, period, _, partition, file = snapshot.relative_to(made / "archive").parts
-        name.hardlink_to(to / "archive" / period / partition / f"{file}.parquet")
-    return to
+    return copy_folder(made, tmp_path / "copy")
 
 
 def compact(spark: SparkSession, folder: Path, run: str = "run-1") -> RunReport:
@@ -225,33 +193,28 @@ def test_store_that_brings_nothing_to_a_merged_day_is_remembered(spark: SparkSes
     assert archived(folder / "archive") == rows_of([*LAST_MONTH, *THIS_MONTH])
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_killed_at_any_change_nothing_is_lost(
-    spark: SparkSession, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+def test_killed_before_any_change_nothing_is_lost(
+    spark: SparkSession, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = [*LAST_MONTH, *THIS_MONTH]
-    for at in itertools.count():
-        folder = copy_of(made, tmp_path / str(at))
-        storage = KilledStorage(folder / "archive", at, after=after)
-        with monkeypatch.context() as patched:
-            patched.setattr(merge_module, "open_storage", lambda session, path, opened=storage: opened)
-            try:
-                merged(spark, folder)
-            except Killed:
-                pass
-            else:
-                break
+    moments = Moments(folder, tmp_path)
+    with monkeypatch.context() as patched:
+        moments.watch(patched, [(LocalStorage, name) for name in CHANGES])
+        merged(spark, folder)
+    moments.note()
 
-        assert read(spark, folder) == hashes(everything), at
-        assert set(hashes(everything)) <= {row["hash"] for row in archived(folder / "archive")}, at
-        if at % 2:
-            compact(spark, folder, "run-2")
-        else:
-            merged(spark, folder, "merge-2")
-        assert archived(folder / "archive") == rows_of(everything), at
-        assert read(spark, folder) == hashes(everything), at
-        assert not list((folder / "archive" / "_staging").iterdir()), at
-    assert at > len(CHANGES)
+    for at, moment in enumerate(moments.folders):
+        assert read(spark, moment) == hashes(everything), at
+        assert set(hashes(everything)) <= {row["hash"] for row in archived(moment / "archive")}, at
+        for again in (merged, compact):
+            copy = copy_folder(moment, tmp_path / f"{at}-{again.__name__}")
+
+            again(spark, copy, "run-2")
+
+            assert archived(copy / "archive") == rows_of(everything), at
+            assert read(spark, copy) == hashes(everything), at
+            assert not list((copy / "archive" / "_staging").iterdir()), at
+    assert moments.steps > len(CHANGES)
 
 
 def test_wrong_month_is_not_published(spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

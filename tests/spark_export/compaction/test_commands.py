@@ -10,7 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from pyspark.sql import SparkSession
 
 from mailserver.app.logs import LogFormat
 from mailserver.handoff.last_run import CompactionState
-from mailserver.store.sqlite.handoff import last_run, read_archived
+from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.store.sqlite.handoff import last_run, read_archived, write_upkeep
 from mailserver.units import size_text
 from spark_export import commands
 from spark_export.cli import main
@@ -34,6 +36,17 @@ DEADLINE_S = 600.0
 FAST = ["--master", "local[1]", "--driver-memory", "512m", "--conf", "spark.default.parallelism=1"]
 BLOCKED = "import sys; sys.modules[{!r}] = None; from spark_export.cli import main; sys.exit(main({!r}))"
 
+ENDED = "exit code "
+IN_TURN = f"""
+import contextlib, sys
+from spark_export import commands
+from spark_export.cli import main
+from spark_export.session import spark_session
+with spark_session("local[1]", {{"spark.driver.memory": "512m"}}, progress=False) as spark:
+    commands.spark_session = lambda *_, **__: contextlib.nullcontext(spark)
+    for line in sys.stdin:
+        print("{ENDED}", main(line.split()), sep="", flush=True)
+"""
 JVM_ERRORS = """
 import sys
 from mailserver.app.logs import LogFormat
@@ -91,6 +104,32 @@ def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     yield command
     signal.signal(signal.SIGTERM, handler)
     py4j.setLevel(level)
+
+
+@contextlib.contextmanager
+def in_turn(stderr: Path, environment: Mapping[str, str]) -> Iterator[Callable[..., int | None]]:
+    """A process with this environment that runs one `spark-export` after another, with one Spark for all. Yields what
+    runs one, and returns its exit code; None if the process has died."""
+    with (
+        stderr.open("w") as lines,
+        subprocess.Popen(
+            [sys.executable, "-c", IN_TURN],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=lines,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        ) as process,
+    ):
+        asked, told = process.stdin, process.stdout
+        assert asked is not None
+        assert told is not None
+
+        def exit_code_of(*arguments: object) -> int | None:
+            print(*arguments, file=asked, flush=True)
+            return next((int(line.removeprefix(ENDED)) for line in told if line.startswith(ENDED)), None)
+
+        yield exit_code_of
 
 
 def said(done: subprocess.CompletedProcess[str], exit_code: int = 1) -> str:
@@ -365,34 +404,63 @@ def assert_told(store: Path, cause: str) -> None:
     assert run("last", "--store", store).stderr == f"spark-export: {store}: the last run failed: {cause}\n"
 
 
-@pytest.mark.parametrize(
-    ("calls", "name", "rows"),
-    # The report of the run is written last: what it is about is in its place by then, read back, and handed over.
-    [(Calls.WRITE, ".parquet", 3), (Calls.SYNC, "", 3), (Calls.OPEN, "_runs", 203)],
-    ids=["data", "sync", "report"],
-)
-def test_error_of_the_archive_s_disk_leaves_the_last_good_archive(
-    spark: SparkSession, tmp_path: Path, calls: Calls, name: str, rows: int
+def test_nightly_verifies_after_the_compaction_where_that_is_due_and_says_how_it_went(
+    spark: SparkSession, store: Path, archive: Path
 ) -> None:
+    put(store, envelopes(9))
+    compact_into(spark, archive, store, now=time.time())
+    file = next(archive.glob("date=*/*/*.parquet"))
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1  # its size stays, and its contents were read just now: no compaction finds it
+    file.write_bytes(content)
+    due = {"SPARK_EXPORT_STORE": str(store), "SPARK_EXPORT_ARCHIVE": str(archive), "SPARK_EXPORT_MERGE_SCHEDULE": "off"}
+    write_upkeep(store, Task.VERIFY, Upkeep(waits_since=1.0))
+
+    done = run("nightly", *FAST, **due)
+    last = run("last", **{name: value for name, value in due.items() if "ARCHIVE" not in name})
+
+    assert done.returncode == 3, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()][:2] == ["compact", "verified"]
+    assert "run ended command=compact exit_code=0" in done.stderr
+    assert "run ended command=verify exit_code=3" in done.stderr
+    assert last.returncode == 1
+    assert "the last verification failed: 1 file of the archive is missing or damaged (2024-10-04): " in last.stderr
+
+
+def test_error_of_the_archive_s_disk_leaves_the_last_good_archive(spark: SparkSession, tmp_path: Path) -> None:
     """Nor does the record beside the store say that more is archived than is there: nothing else of it is pruned."""
-    store, archive, scratch = put(tmp_path / "mailserver.db", envelopes(3)), tmp_path / "archive", tmp_path / "scratch"
-    scratch.mkdir()
-    compact_into(spark, archive, store)
-    put(store, envelopes(200, first=1000))
+    errors = {
+        "data": (Calls.WRITE, ".parquet", 3),
+        "sync": (Calls.SYNC, "", 3),
+        # The report of the run is written last: what it is about is in its place by then, read back, and handed over.
+        "report": (Calls.OPEN, "_runs", 203),
+    }
+    archives = tmp_path / "archives"
+    stores = {name: put(tmp_path / name / "mailserver.db", envelopes(3)) for name in errors}
+    for name, store in stores.items():
+        compact_into(spark, archives / name, store)
+        put(store, envelopes(200, first=1000))
 
-    with faulty_io(tmp_path / "faults", archive) as faults:
-        faults.fail(errno.EIO, calls, name)
-        done = run("compact", "--store", store, "--archive", archive, "--scratch", scratch, *FAST, **faults.environment)
-        assert faults.mend()
+    with (
+        faulty_io(tmp_path / "faults", archives) as faults,
+        in_turn(tmp_path / "stderr", faults.environment) as exit_code_of,
+    ):
+        for name, (calls, file, rows) in errors.items():
+            faults.fail(errno.EIO, calls, file)
+            assert exit_code_of("compact", "--store", stores[name], "--archive", archives / name) == 1, name
+            assert faults.mend(), name
 
-    assert "Input/output error" in said(done)
-    assert len(archived(archive)) == rows
-    left = read_archived(store)
-    assert left is not None
-    assert left.days == {DAY: rows}
-    assert list(scratch.iterdir()) == []
-    compact_into(spark, archive, store, run="run-2")
-    assert len(archived(archive)) == 203
+            assert len(archived(archives / name)) == rows, name
+            left = read_archived(stores[name])
+            assert left is not None
+            assert left.days == {DAY: rows}, name
+    log = (tmp_path / "stderr").read_text()
+    assert "Traceback" not in log, log
+    causes = [line for line in log.splitlines() if line.startswith("spark-export: ")]
+    assert ["Input/output error" in cause for cause in causes] == [True] * 3, log
+    for name, store in stores.items():
+        compact_into(spark, archives / name, store, run="run-2")
+        assert len(archived(archives / name)) == 203, name
 
 
 def test_unreadable_page_of_the_store_is_one_line(here: Command, tmp_path: Path) -> None:

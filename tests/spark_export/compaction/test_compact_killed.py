@@ -1,13 +1,12 @@
 """The nightly run, killed: readers see a day as it was or as it will be, and the next run completes it.
 
-Most kills are an exception that nothing catches, at each step: what a run has on disk then is what SIGKILL would leave,
-but for the JVM. Some are SIGKILL.
+Most kills are copies of what a run has on disk before each step: that is what SIGKILL would leave. Others are an
+exception that nothing catches, or SIGKILL.
 """
 
 import contextlib
 import itertools
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -27,6 +26,7 @@ from spark_export import compact as compact_module
 from spark_export.errors import ExportCheckFailed
 from spark_export.publishing import WritableArchive
 from spark_export.storage import LocalStorage, open_storage
+from tests.spark_export.moments import Moments, Step, copy_folder
 from tests.spark_export.samples import (
     DAY,
     DAY_S,
@@ -53,7 +53,6 @@ LATE = envelopes(2, first=50)
 DAY_TWO = envelopes(3, day=DAY + 1, first=70)
 
 Rows = list[dict[str, Any]]
-Step = tuple[Any, str]
 Publishing = tuple["Case", str, Sequence[PeriodRecord], Sequence[PeriodRecord]]
 """A run that has come to its publishing: its name, and what it publishes in place of what."""
 
@@ -109,9 +108,11 @@ class Case:
         self.new = new
 
     def copy(self, to: Path) -> "Case":
-        case = Case(to, self.old, self.new)
-        shutil.copytree(self.store.parent, to)
-        return case
+        return self.at(copy_folder(self.store.parent, to))
+
+    def at(self, folder: Path) -> "Case":
+        """A copy that is there already."""
+        return Case(folder, self.old, self.new)
 
     def run(self, spark: SparkSession, name: str) -> None:
         compact_into(spark, self.archive, self.store, run=name)
@@ -189,19 +190,18 @@ def _published(_archive: WritableArchive, run: str, *records: Sequence[PeriodRec
 def test_run_killed_before_any_step_is_done_by_the_next(
     spark: SparkSession, cases: dict[str, Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    for at in itertools.count():
-        case = cases[name].copy(tmp_path / str(at))
-        try:
-            with dying(monkeypatch, STEPS, at):
-                case.run(spark, "run-2")
-        except Killed:
-            case.assert_whole()
-            case.run(spark, "run-3")
-            case.assert_complete()
-        else:
-            case.assert_complete()
-            assert at == (6 if name == "first" else 7)
-            break
+    begun = cases[name].copy(tmp_path / "begun")
+    moments = Moments(begun.store.parent, tmp_path)
+    with monkeypatch.context() as patch:
+        moments.watch(patch, STEPS)
+        begun.run(spark, "run-2")
+    begun.assert_complete()
+
+    for case in map(begun.at, moments.folders):
+        case.assert_whole()
+        case.run(spark, "run-3")
+        case.assert_complete()
+    assert moments.steps == (6 if name == "first" else 7)
 
 
 def test_run_killed_at_any_change_of_publishing_is_done_by_the_next(
@@ -211,23 +211,21 @@ def test_run_killed_at_any_change_of_publishing_is_done_by_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun, run, records, before = publishing
+    case = begun.copy(tmp_path / "begun")
+    moments = Moments(case.store.parent, tmp_path)
+    with monkeypatch.context() as patch:
+        moments.watch(patch, CHANGES)
+        WritableArchive(open_storage(spark, str(case.archive))).publish(run, records, before)
+
     outcomes = []
-    for at in itertools.count():
-        case = begun.copy(tmp_path / str(at))
-        archive = WritableArchive(open_storage(spark, str(case.archive)))
-        try:
-            with dying(monkeypatch, CHANGES, at):
-                archive.publish(run, records, before)
-        except Killed:
-            case.assert_whole()
-            outcomes.append(archived(case.archive, FIRST) == case.new[FIRST])
-            case.run(spark, "run-3")
-            case.assert_complete()
-        else:
-            break
+    for case in map(begun.at, moments.folders):
+        case.assert_whole()
+        outcomes.append(archived(case.archive, FIRST) == case.new[FIRST])
+        case.run(spark, "run-3")
+        case.assert_complete()
     assert outcomes == sorted(outcomes)  # what is published stays so
     assert {False, True} == set(outcomes)
-    assert len(outcomes) > 15
+    assert moments.steps > 15
 
 
 def test_repair_killed_at_any_change_is_done_by_the_next(
@@ -240,18 +238,16 @@ def test_repair_killed_at_any_change_is_done_by_the_next(
     killed = begun.copy(tmp_path / "killed")
     with dying(monkeypatch, [(LocalStorage, "put")], 1), pytest.raises(Killed):  # one day is in its place
         WritableArchive(open_storage(spark, str(killed.archive))).publish(run, records, before)
-    for at in itertools.count():
-        case = killed.copy(tmp_path / str(at))
-        try:
-            with dying(monkeypatch, CHANGES, at):
-                WritableArchive(open_storage(spark, str(case.archive))).repair()
-        except Killed:
-            case.assert_whole()
-            case.run(spark, "run-3")
-            case.assert_complete()
-        else:
-            break
-    assert at > 8
+    moments = Moments(killed.store.parent, tmp_path)
+    with monkeypatch.context() as patch:
+        moments.watch(patch, CHANGES)
+        WritableArchive(open_storage(spark, str(killed.archive))).repair()
+
+    for case in map(begun.at, moments.folders):
+        case.assert_whole()
+        case.run(spark, "run-3")
+        case.assert_complete()
+    assert moments.steps > 8
 
 
 def test_files_replaced_by_a_run_that_was_killed_are_kept_for_their_readers(
@@ -316,11 +312,10 @@ def damage(store: Path) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("name", "point"), [("first", "writing"), ("late", "put")])
-def test_run_that_gets_sigkill_is_done_by_the_next(
-    spark: SparkSession, cases: dict[str, Case], tmp_path: Path, name: str, point: str
+def test_run_that_gets_sigkill_while_it_writes_is_done_by_the_next(
+    spark: SparkSession, cases: dict[str, Case], tmp_path: Path
 ) -> None:
-    case = cases[name].copy(tmp_path / "case")
+    case = cases["first"].copy(tmp_path / "case")
 
     command = [
         sys.executable,
@@ -329,7 +324,7 @@ def test_run_that_gets_sigkill_is_done_by_the_next(
         str(case.store),
         str(case.archive),
         "run-2",
-        point,
+        "writing",
     ]
     killed = subprocess.run(command, cwd=ROOT, start_new_session=True, capture_output=True, check=False, timeout=120)
 
