@@ -14,7 +14,7 @@ import slipcover
 from tests.coverage_floors import FOLDER, ROOT, TREES
 
 
-class _Slipcover(slipcover.Slipcover):
+class _Slipcover(slipcover.Slipcover):  # type: ignore[misc]  # it has no types
     def deinstrument_seen(self) -> None:
         """Take out probes; not while a test measures memory, since that takes some."""
         if not tracemalloc.is_tracing():

@@ -297,13 +297,14 @@ async def test_what_was_stored_before_the_last_of_the_feed_is_pushed_while_the_f
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the feed having heard of them, envelopes are in the store: here, nobody has published them."""
-    monkeypatch.setattr(live_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(live_module, "LOOK_S", 0.2)  # much longer than there is nothing from the feed
     found = news_of(gateway, monkeypatch)
     async with subscriber(gateway) as client:
         await gateway.accept(make_envelope(0))
-        await hear(client, 1)
+        await gateway.accept(make_envelope(2))
+        await hear(client, 2)
         await gateway.daemon.store.put([stored(make_envelope(1))])
-        number = 2
+        number = 3
         while make_envelope(1).data not in await hear(client, number - 1):
             await gateway.accept(make_envelope(number))
             number += 1
