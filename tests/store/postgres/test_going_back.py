@@ -30,7 +30,7 @@ async def put_back(place: Place) -> tuple[str, int]:
     """Store BEFORE and LOST, and put the database back to the moment in between; return what was known of it."""
     async with open_store(place.url) as store:
         await store.put(BEFORE)
-        dump = place.server.dump(place.schema)
+        dump = await asyncio.to_thread(place.server.dump, place.schema)  # this loop may have a table's lock
         await store.put(LOST)
     place.server.restore(place.schema, dump)
     return await known_of(store)
