@@ -1,5 +1,6 @@
 """tests.coverage_floors: each package has a floor, and what falls below one is told."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -107,7 +108,9 @@ def test_processes_that_share_tests_measure_together(tmp_path: Path) -> None:
         shutil.copy(Path(__file__).with_name(name), tmp_path / "tests")
     alone = [sys.executable, "-m", "pytest", "-p", "tests.measuring", "-p", "no:cacheprovider", "-n", "2"]
 
-    subprocess.run([*alone, "--dist", "each", "tests"], cwd=tmp_path, check=True, capture_output=True)
+    # This process may itself be one of several that share tests, and have been given options: those are not.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    subprocess.run([*alone, "--dist", "each", "tests"], cwd=tmp_path, env=environment, check=True)
 
     assert sorted(path.name for path in (tmp_path / ".coverage").iterdir()) == ["gw0.json", "gw1.json", "main.json"]
     assert measure(read_report(tmp_path / ".coverage")) == {
