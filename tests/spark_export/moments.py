@@ -30,7 +30,8 @@ def copy_folder(folder: Path, to: Path) -> Path:
 
 
 class Moments:
-    """Copies of a folder, each in a folder of its own. Two that have the same names and contents are one state."""
+    """Copies of a folder, each in a folder of its own. Two that have the same names, contents and times of change are
+    one state."""
 
     def __init__(self, folder: Path, to: Path) -> None:
         self.folders: list[Path] = []
@@ -62,14 +63,14 @@ class Moments:
 
 
 def _state(folder: Path) -> object:
-    directories, contents = set[str](), dict[int, bytes]()
+    directories, contents = set[str](), dict[int, tuple[int, bytes]]()
     names: dict[int, set[str]] = defaultdict(set)
     for path in folder.rglob("*"):
         name = str(path.relative_to(folder))
         if path.is_dir():
             directories.add(name)
         else:
-            inode = path.stat().st_ino
-            names[inode].add(name)
-            contents[inode] = path.read_bytes()
+            found = path.stat()
+            names[found.st_ino].add(name)
+            contents[found.st_ino] = found.st_mtime_ns, path.read_bytes()
     return frozenset(directories), frozenset((frozenset(names[inode]), contents[inode]) for inode in names)
