@@ -46,9 +46,10 @@ demo: java $(EXPORT) ## two mailservers, a stream of posts, a compaction: look a
 
 # Processes share the tests, see tests/conftest.py. On two cores three: tests wait for disks, containers and daemons. More
 # would get in the way of tests that judge times. All tests are one run, in which the unit tests come last: they keep
-# each process at work until the end, and 16,000 tests are collected once.
+# each process at work until the end, and 16,000 tests are collected once. If a process dies, the run ends: xdist would
+# wait for it until CI's time is over.
 WORKERS ?= 3
-PYTEST = $(BIN)/python -m pytest --dist loadscope --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest --dist loadscope --no-loadscope-reorder --max-worker-restart 0
 UNIT = not spark and not docker and not browser and not fuzz and not integration and not slow
 
 # With a Python named, only the unit tests: what needs daemons, Spark or containers does not depend on it.
