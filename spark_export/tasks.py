@@ -17,7 +17,7 @@ def in_tasks(
     """Do the work of each part; return the results in the order of the parts.
 
     Args:
-        work: a function of a module, or a partial one: tasks import it. Spark would have to copy the code of others.
+        work: a function of a module, or a `partial` of one. Tasks import it; a lambda's code would be copied to them.
         tasks: how many tasks share the parts, one after the other; None: each part is a task of its own.
     Raises:
         ArchiveError, ExportError: a task has raised one of these.

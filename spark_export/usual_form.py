@@ -31,7 +31,7 @@ _PREFIXES = ((0, 0xF9), (3, 0x84), (9, 0x84), (14, 0xB9))
 _META = np.dtype([("created", ">u8"), ("ttl", ">u4"), ("nonce", "u1", NONCE_BYTES)])
 
 MAX_BYTES = 2**31 - 1
-"""Arrow counts the bytes of a column so far."""
+"""A column of Arrow's type `binary` can have no more bytes."""
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Numbers = np.ndarray[Any, np.dtype[np.int64]]

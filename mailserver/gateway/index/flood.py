@@ -1,23 +1,23 @@
-"""When the index may wait: while so much arrives in the store that to enter it would delay the pushes of it.
+"""When the index may wait: while so much arrives in the store that indexing it would delay its pushes.
 
 The thread that indexes needs Python's lock for most of its work, as everything else here does. What was put off is
-indexed once less arrives, or when somebody asks for messages, who waits for it.
+indexed once less arrives, or as soon as somebody asks for messages; that query waits for it.
 """
 
 from mailserver.store.message_ids import Arrival
 
 FLOOD_PER_S = 2000.0
-"""So many envelopes a second are a flood. Of fewer, the index takes a thirtieth of a processor."""
+"""So many envelopes a second are a flood. To index fewer takes a thirtieth of a processor at most."""
 
 LOOK_S = 0.5
-"""How far apart two looks are at least that tell how many arrive in a second."""
+"""Between two looks at the store that are compared, at least: they tell how many arrive in a second."""
 
 MAX_PUT_OFF = 50_000
-"""How many envelopes may wait. Whoever asks then, as the first for long, waits until they are indexed, some second. It
-is half of what makes a query be refused (`follower.MAX_BEHIND`), so that no query is for what was put off."""
+"""How many envelopes may wait. The first query after a long time waits until they are indexed, at 10 to 15 us each. It
+is half of what makes a query be refused (`follower.MAX_BEHIND`), so none is refused for what was put off."""
 
 WANTED_S = 120.0
-"""For so long after somebody has asked for messages nothing is put off: others ask next."""
+"""After somebody has asked for messages, nothing is put off for so long: more will ask."""
 
 
 class Flood:
