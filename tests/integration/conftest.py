@@ -20,10 +20,15 @@ async def peers() -> AsyncIterator[Peers]:
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon for tests that keep to topics of their own and leave it running; it must log no warning and no error."""
+    """A daemon for tests that keep to topics of their own and leave it running.
+
+    It must log no warning and no error, but that no peer has been connected for minutes: it stays up while this
+    process runs tests that do without it.
+    """
     with running_daemon(tmp_path_factory.mktemp("shared"), "--log-level", "debug") as daemon:
         yield daemon
-    assert [line for line in daemon.told if " ERROR " in line or " WARNING " in line] == []
+    bad = [line for line in daemon.told if " ERROR " in line or " WARNING " in line]
+    assert [line for line in bad if "problem check=peers" not in line] == []
 
 
 @pytest.fixture
