@@ -20,7 +20,7 @@ from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.waku.envelope import Topic, decode_envelope
 from spark_export.community_messages import sealed_messages
 
-BATCH_ROWS = 4000
+BATCH_ROWS, BATCH_BYTES = 4000, 16 * 1024 * 1024
 """How many rows are converted at once, or a few more: 2 MB of usual envelopes."""
 
 
@@ -112,13 +112,16 @@ def _messages(
 
 
 def _seconds(rows: Iterable[CandidateRow]) -> Iterator[list[CandidateRow]]:
-    """Some thousand rows at a time: all of some seconds."""
+    """Some thousand rows at a time, fewer if they are large: all of some seconds."""
     some: list[CandidateRow] = []
-    for _, second in groupby(rows, itemgetter(0)):
-        some.extend(second)
-        if len(some) >= BATCH_ROWS:
+    size = 0
+    for _, of_second in groupby(rows, itemgetter(0)):
+        second = list(of_second)
+        some += second
+        size += sum(len(row.raw) for row in second)
+        if len(some) >= BATCH_ROWS or size >= BATCH_BYTES:
             yield some
-            some = []
+            some, size = [], 0
     if some:
         yield some
 

@@ -34,8 +34,8 @@ from spark_export.s3_rows import Wanted, rows_of_file
 from spark_export.store import connect, translated
 from spark_export.task_files import TaskFiles
 
-BATCH_ROWS = 4000
-"""Rows of one statement."""
+KEY_ROWS, ENVELOPE_ROWS = 4000, 250
+"""Rows of one statement that reads keys, and of one that reads envelopes. The largest of these have 1 MB each."""
 
 Holds = Callable[[bytes, int], bool]
 """Whether what was created on a topic in a second belongs to the community."""
@@ -46,7 +46,7 @@ _HASH = f"CASE length(CAST(hash AS BLOB)) WHEN {HASH_PREFIX_BYTES} THEN CAST(has
 _OF_TOPIC = (
     "FROM envelopes WHERE created / 86400 = ? AND topic = ? AND (created, hash) > (?, ?) AND created BETWEEN ? AND ?"
 )
-_IN_ORDER = f"{_OF_TOPIC} ORDER BY created, hash LIMIT {BATCH_ROWS}"
+_IN_ORDER = f"{_OF_TOPIC} ORDER BY created, hash LIMIT ?"
 _SELECT_KEYS = f"SELECT created, {_HASH}, x'' {_IN_ORDER}"
 _SELECT_ENVELOPES = f"SELECT created, {_HASH}, CAST(raw AS BLOB) {_IN_ORDER}"
 
@@ -55,7 +55,7 @@ _IN_ORDER_THERE = f"""
     FROM envelopes
     WHERE topic = $2 AND created >= $1::bigint * {SECONDS_PER_DAY} AND created < ($1::bigint + 1) * {SECONDS_PER_DAY}
         AND (created, hash) > ($3, $4) AND created BETWEEN $5 AND $6
-    ORDER BY created, hash LIMIT {BATCH_ROWS}
+    ORDER BY created, hash LIMIT $7
 """
 _THERE = {
     _SELECT_KEYS: f"SELECT created, {_HASH_THERE}, ''::bytea {_IN_ORDER_THERE}",
@@ -163,20 +163,22 @@ def oldest_held(holdings: Path) -> int | None:
 def _of_database(
     select: _Select, time_range: TimeRange, topics: Sequence[Topic], holds: Holds, *, keys_only: bool
 ) -> Iterator[CandidateRow]:
-    statement = _SELECT_KEYS if keys_only else _SELECT_ENVELOPES
+    statement, most = (_SELECT_KEYS, KEY_ROWS) if keys_only else (_SELECT_ENVELOPES, ENVELOPE_ROWS)
     between = time_range.lower, time_range.upper - 1
     for day in range(between[0] // SECONDS_PER_DAY, between[1] // SECONDS_PER_DAY + 1):
         for topic in topics:
-            for created, key, raw in _rows_of_day(select, statement, day, topic, between):
+            for created, key, raw in _rows_of_day(select, statement, most, (day, bytes(topic)), between):
                 if key is not None and holds(topic, created) and (keys_only or _is_sound(created, topic, key, raw)):
                     yield CandidateRow(created, key, raw)
 
 
-def _rows_of_day(select: _Select, statement: str, day: int, topic: Topic, between: tuple[int, int]) -> Iterator[Any]:
+def _rows_of_day(
+    select: _Select, statement: str, most: int, day_and_topic: tuple[int, bytes], between: tuple[int, int]
+) -> Iterator[Any]:
     after: tuple[int, bytes] = (-1, b"")
-    while rows := select(statement, (day, bytes(topic), *after, *between)):
+    while rows := select(statement, (*day_and_topic, *after, *between, most)):
         yield from rows
-        if len(rows) < BATCH_ROWS:
+        if len(rows) < most:
             return
         created, key, _ = rows[-1]
         after = created, b"\xff" * (HASH_PREFIX_BYTES + 1) if key is None else key

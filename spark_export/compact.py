@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -42,7 +41,7 @@ from spark_export.frames import read_periods
 from spark_export.full_disk import full_disk_told
 from spark_export.incidents import Incidents
 from spark_export.mending import Mending
-from spark_export.pieces import Seqs, piece_counts, pieces_of_day
+from spark_export.pieces import piece_counts, pieces_of_day
 from spark_export.plan import Group, last_day, new_layout, plan_groups
 from spark_export.publishing import WritableArchive
 from spark_export.quarantine import quarantine
@@ -53,8 +52,8 @@ from spark_export.schema import KEY_HASH_CHARS
 from spark_export.source import END_OF_TIME, Faulty, StoreSource, options_of
 from spark_export.storage import open_storage
 from spark_export.store import Store, check_network_topic, describe
-from spark_export.totals import totals
-from spark_export.transform import PLACE, first_received, without
+from spark_export.totals import DayTotals, totals
+from spark_export.transform import PLACE, first_received, seqs_by_store, without
 from spark_export.writing import Job, PieceWritten, by_period, write_indexes, write_pieces
 from spark_export.written import Written
 
@@ -180,16 +179,18 @@ class _Compaction:
         """Stage each day that has new rows, together with what the archive has of that day; return what is new, and
         what is staged."""
         with self._surplus(group, records) as surplus:
-            expected = self._expected(group, surplus)
+            found = totals(self._spark, self._stores, group.wanted)
+            expected = self._expected(group, found, surplus)
             self._recovered = self._lost_and_found(group, records, surplus)
-            left_out = _seqs_by_store(surplus)
+            left_out = seqs_by_store(surplus)
         before = {day: records.get(day_name(day)) for day in expected}
         sizes = {
             day: new.bytes + (old.fingerprint.bytes if (old := before[day]) else 0) for day, new in expected.items()
         }
         pieces = []
         for day, count in piece_counts(sizes).items():
-            pieces += pieces_of_day(day, count, self._stores, group.wanted, left_out, before[day])
+            batches = {one.store: one.batches for one in found if one.day == day}
+            pieces += pieces_of_day(day, count, self._stores, batches, left_out, before[day])
         return expected, write_pieces(self._spark, self._job, pieces)
 
     @contextlib.contextmanager
@@ -238,17 +239,17 @@ class _Compaction:
             F.substring("hash", 1, KEY_HASH_CHARS).alias("hash")
         )
 
-    def _expected(self, group: Group, surplus: DataFrame | None) -> dict[int, Fingerprint]:
+    def _expected(self, group: Group, found: Sequence[DayTotals], surplus: DataFrame | None) -> dict[int, Fingerprint]:
         """What is new on each day, as the stores' columns say."""
         expected: dict[int, Fingerprint] = {}
-        found: Counter[tuple[int, int]] = Counter()
-        for store, day, fingerprint in totals(self._spark, self._stores, group.wanted):
+        counted: Counter[tuple[int, int]] = Counter()
+        for store, day, fingerprint, _ in found:
             expected[day] = expected.get(day, Fingerprint()) + fingerprint
-            found[store, day] += fingerprint.rows
+            counted[store, day] += fingerprint.rows
         for store, days in enumerate(group.wanted):
             for one in days:
-                if found[store, one.day] != one.envelopes:
-                    self._miscounted[store, one.day] = found[store, one.day] - one.envelopes
+                if counted[store, one.day] != one.envelopes:
+                    self._miscounted[store, one.day] = counted[store, one.day] - one.envelopes
         if surplus is not None:
             for row in surplus.groupBy("day").agg(*aggregates(F.col("size"))).collect():
                 expected[row["day"]] -= fingerprint_of(row)
@@ -367,15 +368,6 @@ class _Compaction:
 
     def _faulty_places(self) -> DataFrame:
         return self._spark.createDataFrame(self._faulty, "store int, seq long")
-
-
-def _seqs_by_store(rows: DataFrame | None) -> dict[int, Seqs]:
-    """Column `seq` of rows, sorted, by column `store`."""
-    if rows is None:
-        return {}
-    places = rows.select(*PLACE).toArrow()
-    stores, seqs = places.column("store").to_numpy(), places.column("seq").to_numpy()
-    return {int(store): np.sort(seqs[stores == store]) for store in np.unique(stores)}
 
 
 def _layout(archive: WritableArchive, config: CompactConfig) -> Layout | None:

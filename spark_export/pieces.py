@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from mailserver.archive.days import day_name
 from mailserver.archive.manifest import FileRecord, PeriodRecord
 from mailserver.archive.paths import directory_of
 from spark_export.places import address_of
-from spark_export.store import Store, StoreDay
+from spark_export.store import Store
 
 PIECE_BYTES = 96 * 1024 * 1024
 """About how many bytes of envelopes a task holds. Some of them it holds three times."""
@@ -28,17 +29,26 @@ Key = tuple[str, int]
 """Topic and time of creation."""
 
 
+class Batch(NamedTuple):
+    """Rows with `first_seq <= seq <= last_seq` that one store received on one day, to be read by one statement.
+    `rows`: how many there are; `bytes`: of their envelopes."""
+
+    first_seq: int
+    last_seq: int
+    rows: int
+    bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class StoreRows:
-    """Rows with `first_seq <= seq <= last_seq` that one store received on one day, but for those in `left_out`,
-    sorted. `store_id`: the id of the store; `address`: its path, or the URL of its database, not to be shown."""
+    """Batches of rows that one store received on one day, but for those in `left_out`, sorted. `store_id`: the id of
+    the store; `address`: its path, or the URL of its database, not to be shown."""
 
     store: int
     store_id: str
     address: str
     day: int
-    first_seq: int
-    last_seq: int
+    batches: tuple[Batch, ...]
     left_out: Seqs
 
 
@@ -112,29 +122,28 @@ def pieces_of_day(
     day: int,
     count: int,
     stores: Sequence[Store],
-    wanted: Sequence[Sequence[StoreDay]],
+    batches: Mapping[int, Sequence[Batch]],
     left_out: Mapping[int, Seqs],
     before: PeriodRecord | None,
 ) -> list[Piece]:
-    """Cut a day into so many pieces.
+    """Cut a day into so many pieces, which have about as many bytes each. Fewer, if there are too few batches.
 
     Args:
-        wanted: of each store, the days to read.
+        batches: of each store by its number, what to read, by `seq`.
         left_out: of each store by its number, rows that do not go into the archive, sorted.
         before: what the archive has of the day, which is written again.
     """
     sources: list[list[Source]] = [[] for _ in range(count)]
-    for number, days in enumerate(wanted):
-        for one in days:
-            if one.day == day:
-                store, without = stores[number], left_out.get(number, np.array([], np.int64))
-                address = address_of(store.place)
-                for into, (first, last) in zip(sources, _ranges(one, count), strict=True):
-                    between = without[np.searchsorted(without, first) : np.searchsorted(without, last, "right")]
-                    into.append(StoreRows(number, store.id, address, day, first, last, between))
+    for number, of_store in batches.items():
+        store, without = stores[number], left_out.get(number, np.array([], np.int64))
+        for into, some in zip(sources, _even(of_store, without, count), strict=True):
+            if some:
+                first, last = np.searchsorted(without, (some[0].first_seq, some[-1].last_seq + 1))
+                rows = StoreRows(number, store.id, address_of(store.place), day, tuple(some), without[first:last])
+                into.append(rows)
     for number, file in enumerate(before.files if before is not None else ()):
         sources[number % count].append(file_rows(day_name(day), file))
-    return [Piece(day_name(day), number, tuple(of_piece)) for number, of_piece in enumerate(sources)]
+    return [Piece(day_name(day), number, tuple(of_piece)) for number, of_piece in enumerate(sources) if of_piece]
 
 
 def file_rows(period: str, file: FileRecord) -> FileRows:
@@ -160,12 +169,17 @@ def pieces_of_files(record: PeriodRecord) -> list[Piece]:
     return [Piece(record.period, number, tuple(sources)) for number, sources in enumerate(pieces)]
 
 
-def large_partitions(parts: Iterable[PeriodRecord]) -> dict[str, list[FileRows]]:
-    """The files of each directory that will be too large for one task when these periods become one, by directory."""
+def large_partitions(parts: Sequence[PeriodRecord]) -> dict[str, list[FileRows]]:
+    """The files of each directory that may be too large for one task when these periods become one, by directory.
+
+    Envelopes are encrypted, so files are as large as what they hold. Anybody may post zeros, though: a thousandth is
+    left of them, in whichever directory they are.
+    """
+    saved = sum(max(0, part.fingerprint.bytes - sum(file.bytes for file in part.files)) for part in parts)
     return {
         partition: [source for source, _ in files]
         for partition, files in _by_partition(parts).items()
-        if sum(size for _, size in files) > PIECE_BYTES
+        if sum(size for _, size in files) + saved > PIECE_BYTES
     }
 
 
@@ -196,11 +210,18 @@ def pieces_of_month(
     return [Piece(month, number, sources) for number, sources in enumerate(filter(None, pieces))]
 
 
-def _ranges(day: StoreDay, count: int) -> list[tuple[int, int]]:
-    """Cut the `seq` of a day into so many ranges; some may be empty."""
-    seqs = day.last_seq - day.first_seq + 1
-    bounds = [day.first_seq + seqs * number // count for number in range(count + 1)]
-    return [(first, end - 1) for first, end in pairwise(bounds)]
+def _even(batches: Sequence[Batch], left_out: Seqs, count: int) -> list[list[Batch]]:
+    """Deal batches to so many pieces, one after another. Of a batch, only what is not left out has a size."""
+    ends = np.searchsorted(left_out, [(batch.first_seq, batch.last_seq + 1) for batch in batches])
+    sizes = [
+        batch.bytes * max(0, batch.rows - int(end - start)) / batch.rows
+        for batch, (start, end) in zip(batches, ends, strict=True)
+    ]
+    whole = sum(sizes)
+    dealt: list[list[Batch]] = [[] for _ in range(count)]
+    for batch, size, until in zip(batches, sizes, accumulate(sizes), strict=True):
+        dealt[min(int((until - size / 2) * count / whole), count - 1) if whole else 0].append(batch)
+    return dealt
 
 
 def _by_partition(parts: Iterable[PeriodRecord]) -> dict[str, list[tuple[FileRows, int]]]:

@@ -5,7 +5,6 @@ A row is whole if its columns are what its envelope says (`spark_export.decode`)
 
 import contextlib
 import functools
-import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +36,7 @@ from spark_export.parquet_file import ROW_GROUP_BYTES
 from spark_export.pieces import PIECE_BYTES
 from spark_export.publishing import WritableArchive
 from spark_export.schema import ARRIVAL, ENVELOPES
-from spark_export.source import BATCH_ROWS
+from spark_export.source import batched
 from spark_export.writing import PIECE, Job, by_period, write_frame, write_indexes
 
 log = logging.getLogger(__name__)
@@ -210,8 +209,7 @@ def _in_pieces(envelopes: DataFrame, counts: Mapping[str, int]) -> DataFrame:
 
 
 def _whole(rows: Iterable[Row]) -> Iterable[tuple[Any, ...]]:
-    left = iter(rows)
-    while batch := list(itertools.islice(left, BATCH_ROWS)):
+    for batch in batched(rows, lambda row: len(row["raw"])):
         told = StoredRows(
             [row["received"] for row in batch],
             [row["created"] for row in batch],

@@ -10,10 +10,11 @@ range never change, so all statements together see what one would have seen.
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,14 +26,17 @@ from mailserver.archive.fingerprint import MODULUS, Fingerprint
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.decode import StoredRows, decode_rows, hex_strings, sound_rows
-from spark_export.pieces import StoreRows
+from spark_export.pieces import Batch, StoreRows
 from spark_export.places import address_of, database_at, is_url
 from spark_export.schema import KEYS
 from spark_export.store import Store, StoreDay, connect, translated
 from spark_export.usual_form import Bytes
 
 BATCH_ROWS = 4000
-"""Rows of one statement and one Arrow batch: 2 MB of usual envelopes, read in some milliseconds."""
+"""Rows of one statement and one Arrow batch, at most: 2 MB of usual envelopes, read in some milliseconds."""
+
+BATCH_BYTES = 16 * 1024 * 1024
+"""Bytes of envelopes of one batch, unless one alone has more. BATCH_ROWS of the largest would have 4 GB."""
 
 PARTITION_ROWS = 50_000
 """About how many rows a Spark task reads the keys of."""
@@ -65,8 +69,13 @@ _THERE = {
 }
 """For each statement, the same one for PostgreSQL."""
 
+_SIZE = itemgetter(4)
+"""The size of the envelope, of a row of _SELECT_KEYS."""
+
 Select = Callable[[str, Sequence[int]], Sequence[Any]]
 """Runs one of the statements above; returns its rows."""
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +156,8 @@ class StoreReader(DataSourceReader):
         assert isinstance(partition, StoreRange)
         schema = to_arrow_schema(self._schema)
         with selecting(self._stores[partition.store]["address"]) as select:
-            for rows in _read(select, _SELECT_KEYS, partition, self._created_until):
-                if rows:
+            for of_part in _parts(partition, self._created_until):
+                if rows := select(_SELECT_KEYS, of_part):
                     columns = _keys(partition, rows)
                     arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -169,28 +178,56 @@ def ranges_of(days: Sequence[Sequence[tuple[int, int, int]]]) -> list[StoreRange
     ]
 
 
-def read_totals(address: str, wanted: StoreRange) -> Fingerprint:
-    """What the columns of the rows in a range add up to.
+def read_totals(address: str, wanted: StoreRange) -> tuple[Fingerprint, list[Batch]]:
+    """What the columns of the rows in a range add up to, and the batches to read their envelopes in.
 
     Raises:
         ExportError: the store cannot be read.
     """
     total = Fingerprint()
+    batches: list[Batch] = []
     with selecting(address) as select:
-        for ((count, size, key_hashes),) in _read(select, _SELECT_TOTALS, wanted, END_OF_TIME):
-            if count:
-                words = _joined(key_hashes).view(">u4")
-                high, low = (int(words[:, at].sum(dtype=np.int64)) for at in range(2))
-                total += Fingerprint(count, size, ((high << 32) + low) % MODULUS)
-    return total
+        for of_part in _parts(wanted):
+            ((count, size, key_hashes),) = select(_SELECT_TOTALS, of_part)
+            if not count:
+                continue
+            words = _joined(key_hashes).view(">u4")
+            high, low = (int(words[:, at].sum(dtype=np.int64)) for at in range(2))
+            total += Fingerprint(count, size, ((high << 32) + low) % MODULUS)
+            if size <= BATCH_BYTES:
+                batches.append(Batch(of_part[0], of_part[1], count, size))
+            else:
+                batches += [
+                    Batch(rows[0][0], rows[-1][0], len(rows), sum(map(_SIZE, rows)))
+                    for rows in batched(select(_SELECT_KEYS, of_part), _SIZE)
+                ]
+    return total, batches
 
 
-def _read(select: Select, statement: str, wanted: StoreRange, created_until: int) -> Iterator[Sequence[Any]]:
-    """Run a statement for a part of a range after the other."""
+def batched(rows: Iterable[Row], size: Callable[[Row], int]) -> Iterator[list[Row]]:
+    """Some rows at a time: at most BATCH_ROWS, with BATCH_BYTES of envelopes, unless one alone has more.
+
+    Args:
+        size: of the envelope of a row, in bytes.
+    """
+    some: list[Row] = []
+    room = BATCH_BYTES
+    for row in rows:
+        if some and (size(row) > room or len(some) == BATCH_ROWS):
+            yield some
+            some, room = [], BATCH_BYTES
+        some.append(row)
+        room -= size(row)
+    if some:
+        yield some
+
+
+def _parts(wanted: StoreRange, created_until: int = END_OF_TIME) -> Iterator[tuple[int, ...]]:
+    """The parameters of statements that read a range, a part after the other."""
     midnight = wanted.day * SECONDS_PER_DAY
     for first in range(wanted.first_seq, wanted.last_seq + 1, BATCH_ROWS):
         last = min(first + BATCH_ROWS - 1, wanted.last_seq)
-        yield select(statement, (first, last, midnight, midnight + SECONDS_PER_DAY - 1, created_until))
+        yield first, last, midnight, midnight + SECONDS_PER_DAY - 1, created_until
 
 
 @contextlib.contextmanager
@@ -210,7 +247,7 @@ def selecting(address: str) -> Iterator[Select]:
 
 
 def read_envelopes(wanted: StoreRows, network_topic: str) -> Iterator[tuple[pa.RecordBatch, list[Faulty]]]:
-    """Read a range, batch by batch: ROWS, and the rows that are no envelopes.
+    """Read rows, batch by batch: ROWS, and the rows that are no envelopes.
 
     Args:
         network_topic: to which the MUIDs belong.
@@ -219,9 +256,8 @@ def read_envelopes(wanted: StoreRows, network_topic: str) -> Iterator[tuple[pa.R
     midnight = wanted.day * SECONDS_PER_DAY
     of_day = midnight, midnight + SECONDS_PER_DAY - 1, END_OF_TIME
     with selecting(wanted.address) as select:
-        for first in range(wanted.first_seq, wanted.last_seq + 1, BATCH_ROWS):
-            last = min(first + BATCH_ROWS - 1, wanted.last_seq)
-            rows = select(_SELECT_ENVELOPES, (first, last, *of_day))
+        for batch in wanted.batches:
+            rows = select(_SELECT_ENVELOPES, (batch.first_seq, batch.last_seq, *of_day))
             if left_out:
                 rows = [row for row in rows if row[0] not in left_out]
             if rows:

@@ -1,5 +1,6 @@
 """What the columns of stores say of each of their days, summed up in tasks."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -7,6 +8,7 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 
 from mailserver.archive.fingerprint import Fingerprint
+from spark_export.pieces import Batch
 from spark_export.places import address_of
 from spark_export.source import StoreRange, ranges_of, read_totals
 from spark_export.store import Store, StoreDay
@@ -17,11 +19,12 @@ TASK_ROWS = 250_000
 
 
 class DayTotals(NamedTuple):
-    """What one store has of a day of reception. `store`: its number."""
+    """What one store has of a day of reception. `store`: its number. `batches`: to read its envelopes in, by `seq`."""
 
     store: int
     day: int
     fingerprint: Fingerprint
+    batches: list[Batch]
 
 
 def totals(spark: SparkSession, stores: Sequence[Store], days: Sequence[Sequence[StoreDay]]) -> list[DayTotals]:
@@ -39,11 +42,13 @@ def totals(spark: SparkSession, stores: Sequence[Store], days: Sequence[Sequence
     tasks = min(len(ranges), max(spark.sparkContext.defaultParallelism, rows // TASK_ROWS))
     parts = in_tasks(spark, ranges, partial(_read, addresses), tasks=tasks)
     found: dict[tuple[int, int], Fingerprint] = {}
-    for one, part in zip(ranges, parts, strict=True):
+    to_read: dict[tuple[int, int], list[Batch]] = defaultdict(list)
+    for one, (fingerprint, batches) in zip(ranges, parts, strict=True):
         place = one.store, one.day
-        found[place] = found.get(place, Fingerprint()) + part
-    return [DayTotals(*place, fingerprint) for place, fingerprint in found.items()]
+        found[place] = found.get(place, Fingerprint()) + fingerprint
+        to_read[place] += batches
+    return [DayTotals(*place, fingerprint, to_read[place]) for place, fingerprint in found.items()]
 
 
-def _read(addresses: Sequence[str], one: StoreRange) -> Fingerprint:
+def _read(addresses: Sequence[str], one: StoreRange) -> tuple[Fingerprint, list[Batch]]:
     return read_totals(addresses[one.store], one)

@@ -1,7 +1,10 @@
-"""Which rows of several stores go into the archive: DataFrame in, DataFrame out, no session, paths or clock."""
+"""Which rows of several stores go into the archive: from DataFrames, without session, paths or clock."""
 
+import numpy as np
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+
+from spark_export.pieces import Seqs
 
 PLACE = ["store", "seq"]
 """What tells a stored row from every other of a run."""
@@ -17,3 +20,12 @@ def first_received(keys: DataFrame) -> DataFrame:
 def without(rows: DataFrame, others: DataFrame, *columns: str) -> DataFrame:
     """The rows that have no counterpart in `others`, by these columns."""
     return rows.join(others, on=list(columns), how="left_anti")
+
+
+def seqs_by_store(rows: DataFrame | None) -> dict[int, Seqs]:
+    """Column `seq` of rows, sorted, by column `store`."""
+    if rows is None:
+        return {}
+    places = rows.select(*PLACE).toArrow()
+    stores, seqs = places.column("store").to_numpy(), places.column("seq").to_numpy()
+    return {int(store): np.sort(seqs[stores == store]) for store in np.unique(stores)}

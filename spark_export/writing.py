@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
-from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +30,7 @@ from spark_export.muids import with_muids
 from spark_export.parquet_file import ROWS, decode, encode, read_row_groups, row_group_ends, row_groups
 from spark_export.pieces import FileRows, GroupSpan, Key, Piece, path_in_period
 from spark_export.session import tasks_failures_told
-from spark_export.source import BATCH_ROWS, Faulty, read_envelopes
+from spark_export.source import Faulty, batched, read_envelopes
 from spark_export.task_files import TaskFiles
 from spark_export.tasks import in_tasks
 from spark_export.unsorted import Unsorted
@@ -89,8 +88,7 @@ def _write_rows(job: Job, rows: Iterable[Row]) -> Iterable[PieceWritten]:
     """In a task: write the rows of one piece, if there are any."""
     gathered = Unsorted()
     piece: tuple[str, int] | None = None
-    left = iter(rows)
-    while some := list(islice(left, BATCH_ROWS)):
+    for some in batched(rows, lambda row: len(row["raw"])):
         piece = some[0][PERIOD], some[0][PIECE]
         columns = [
             pa.array([row[name] for row in some], kind) for name, kind in zip(ROWS.names, ROWS.types, strict=True)

@@ -81,18 +81,8 @@ def posted(number: int, count: int, draw: random.Random) -> list[Envelope]:
 @pytest.fixture
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows are read by one statement, of whatever engine."""
-    monkeypatch.setattr(community_rows, "BATCH_ROWS", 2)
-    small = {
-        name: getattr(community_rows, name).replace("LIMIT 4000", "LIMIT 2")
-        for name in ("_SELECT_KEYS", "_SELECT_ENVELOPES")
-    }
-    there = {
-        small[name]: community_rows._THERE[getattr(community_rows, name)].replace("LIMIT 4000", "LIMIT 2")  # noqa: SLF001
-        for name in small
-    }
-    for name, statement in small.items():
-        monkeypatch.setattr(community_rows, name, statement)
-    monkeypatch.setattr(community_rows, "_THERE", there)
+    monkeypatch.setattr(community_rows, "KEY_ROWS", 3)
+    monkeypatch.setattr(community_rows, "ENVELOPE_ROWS", 2)
 
 
 @pytest.mark.usefixtures("_small_batches")

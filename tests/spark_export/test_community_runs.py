@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,7 @@ from mailserver.store.arrivals import ArrivedEnvelope
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.message_ids import Arrival
 from mailserver.waku.envelope import Envelope
-from spark_export import community_rows
+from spark_export import community_encoding, community_rows
 from spark_export.communities import (
     LOCK_FILE,
     SCRATCH_FOLDER,
@@ -196,12 +197,14 @@ def test_damaged_rows_are_left_out(folder: CommunityFolder, tmp_path: Path) -> N
     assert history(folder) == [(week(0), hashes(good))]
 
 
-def test_more_rows_of_a_day_than_one_statement_reads_are_all_read(
-    folder: CommunityFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("module", "limit"),
+    [(community_rows, "KEY_ROWS"), (community_rows, "ENVELOPE_ROWS"), (community_encoding, "BATCH_BYTES")],
+)
+def test_more_rows_of_a_day_than_are_held_at_once_are_all_read(
+    folder: CommunityFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, limit: str
 ) -> None:
-    monkeypatch.setattr(community_rows, "BATCH_ROWS", 2)
-    for name in ("_SELECT_KEYS", "_SELECT_ENVELOPES"):
-        monkeypatch.setattr(community_rows, name, getattr(community_rows, name).replace("LIMIT 4000", "LIMIT 2"))
+    monkeypatch.setattr(module, limit, 2)
     envelopes = [sealed(week(0).lower + 5 + number // 3, number) for number in range(9)]
     store = put(tmp_path / "a" / "mailserver.db", stored(envelopes))
 

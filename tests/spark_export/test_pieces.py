@@ -1,7 +1,7 @@
 """spark_export.pieces: how the rows of a run are cut, each into one piece."""
 
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.archive.manifest import FileRecord, PeriodRecord
+from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord
 from spark_export import pieces
 from spark_export.pieces import (
+    Batch,
     FileRows,
     GroupSpan,
     StoreRows,
@@ -20,7 +22,7 @@ from spark_export.pieces import (
     pieces_of_day,
     pieces_of_month,
 )
-from spark_export.store import Store, StoreDay
+from spark_export.store import Store
 from tests.spark_export.samples import DAY, FIRST
 
 MONTH = "2024-10"
@@ -33,34 +35,65 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "HALVED_BYTES", 25)
 
 
-def store(number: int, *days: StoreDay) -> Store:
-    return Store(Path(f"/stores/{number}"), f"id-{number}", days, 1)
+def store(number: int) -> Store:
+    return Store(Path(f"/stores/{number}"), f"id-{number}", (), 1)
 
 
 def record(period: str, *files: tuple[str, int], sha256: str = "12") -> PeriodRecord:
     return PeriodRecord(period, "run", {}, tuple(FileRecord(path, size, 1, sha256) for path, size in files))
 
 
-def ranges(day: StoreDay, size: int, *left_out: int) -> list[tuple[int, int, list[int]]]:
-    count = piece_counts({day.day: size})[day.day]
-    found = pieces_of_day(day.day, count, [store(0, day)], [[day]], {0: np.array(left_out, np.int64)}, None)
-    assert [piece.number for piece in found] == list(range(len(found)))
-    assert {piece.period for piece in found} == {FIRST}
+def batches(*sizes: int, first: int = 11) -> list[Batch]:
+    """One for each size, of ten rows each."""
+    return [Batch(first + 10 * at, first + 10 * at + 9, 10, size) for at, size in enumerate(sizes)]
+
+
+def cut(count: int, some: Sequence[Batch], *left_out: int) -> list[tuple[list[int], list[int]]]:
+    """Of each piece of a day of one store: the sizes of its batches, and what it leaves out."""
+    found = pieces_of_day(DAY, count, [store(0)], {0: some}, {0: np.array(left_out, np.int64)}, None)
+    assert [piece.number for piece in found] == sorted({piece.number for piece in found})
+    assert {piece.period for piece in found} <= {FIRST}
     sources = [source for piece in found for source in piece.sources]
-    assert all(isinstance(source, StoreRows) for source in sources)
-    return [(one.first_seq, one.last_seq, one.left_out.tolist()) for one in sources if isinstance(one, StoreRows)]
+    return [
+        ([batch.bytes for batch in one.batches], one.left_out.tolist()) for one in sources if isinstance(one, StoreRows)
+    ]
 
 
 def test_usual_day_is_one_piece() -> None:
-    assert ranges(StoreDay(DAY, 5, 100, 11, 20), 100) == [(11, 20, [])]
+    assert cut(1, batches(50, 50)) == [([50, 50], [])]
 
 
-def test_large_day_is_an_even_number_of_pieces_that_have_each_row_once() -> None:
-    assert ranges(StoreDay(DAY, 5, 201, 11, 20), 201) == [(11, 12, []), (13, 15, []), (16, 17, []), (18, 20, [])]
+def test_pieces_of_a_day_have_as_many_bytes_each() -> None:
+    assert cut(4, batches(*[10] * 20)) == [([10] * 5, [])] * 4
+
+
+def test_piece_with_a_large_batch_has_fewer_others() -> None:
+    assert [piece for piece, _ in cut(4, batches(*[10] * 9, 100, *[10] * 10))] == [
+        [10] * 7,
+        [10, 10, 100],
+        [10] * 3,
+        [10] * 7,
+    ]
 
 
 def test_rows_that_are_left_out_are_told_to_the_piece_that_has_them() -> None:
-    assert ranges(StoreDay(DAY, 5, 101, 11, 20), 101, 11, 15, 16, 20) == [(11, 15, [11, 15]), (16, 20, [16, 20])]
+    assert cut(2, batches(50, 50), 11, 20, 21, 30) == [([50], [11, 20]), ([50], [21, 30])]
+
+
+def test_rows_that_are_left_out_have_no_size() -> None:
+    assert cut(2, batches(*[50] * 6), *range(11, 51)) == [([50] * 5, list(range(11, 51))), ([50], [])]
+
+
+def test_day_of_which_all_is_left_out_is_one_piece() -> None:
+    assert cut(2, batches(50, 50), *range(11, 31)) == [([50, 50], list(range(11, 31)))]
+
+
+def test_more_rows_may_be_left_out_than_a_batch_has() -> None:
+    # The ranges of two days overlap where the clock was set back.
+    assert cut(2, [Batch(1, 40, 5, 50), Batch(41, 45, 5, 50)], *range(1, 41)) == [
+        ([50], list(range(1, 41))),
+        ([50], []),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -81,21 +114,26 @@ def test_group_of_days_has_an_even_number_of_pieces_the_largest_first(
     assert list(piece_counts(dict(enumerate(sizes))).items()) == counts
 
 
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2000))
-def test_pieces_cover_a_day_without_gaps(first: int, count: int, size: int) -> None:
-    found = ranges(StoreDay(DAY, count, size, first, first + count - 1), size)
+@given(st.lists(st.integers(0, 120), min_size=1, max_size=60))
+def test_pieces_of_a_day_have_each_batch_once_and_no_piece_is_too_large(sizes: list[int]) -> None:
+    count = piece_counts({DAY: sum(sizes)})[DAY]
 
-    assert (found[0][0], found[-1][1]) == (first, first + count - 1)
-    assert all(one[1] + 1 == other[0] for one, other in pairwise(found))
+    found = [piece for piece, _ in cut(count, batches(*sizes))]
+
+    assert [size for piece in found for size in piece] == sizes
+    assert all(sum(piece) <= pieces.PIECE_BYTES + max(sizes) for piece in found)
 
 
 def test_day_of_several_stores_takes_what_each_has_and_what_the_archive_has() -> None:
-    day, other = StoreDay(DAY, 5, 100, 1, 10), StoreDay(DAY + 1, 5, 100, 11, 20)
     before = record(FIRST, ("topic_prefix=1/a", 50), ("topic_prefix=2/b", 50))
 
-    found = pieces_of_day(DAY, 2, [store(0, day), store(1, day, other)], [[day], [day, other]], {}, before)
+    found = pieces_of_day(DAY, 2, [store(0), store(1)], {0: batches(9, 9), 1: batches(8, 8, first=1)}, {}, before)
 
-    assert [[type(source) for source in piece.sources] for piece in found] == [[StoreRows, StoreRows, FileRows]] * 2
+    rows = [[source for source in piece.sources if isinstance(source, StoreRows)] for piece in found]
+    assert [[(one.store, one.store_id, one.batches[0].first_seq) for one in of_piece] for of_piece in rows] == [
+        [(0, "id-0", 11), (1, "id-1", 1)],
+        [(0, "id-0", 21), (1, "id-1", 11)],
+    ]
     files = [source for piece in found for source in piece.sources if isinstance(source, FileRows)]
     assert files == [FileRows(f"date={FIRST}/topic_prefix={name}", "12") for name in ("1/a", "2/b")]
 
@@ -133,6 +171,16 @@ def test_only_directories_that_are_too_large_are_looked_into() -> None:
     assert large_partitions(parts) == {
         "topic_prefix=1": [FileRows(f"date=2024-10-0{day}/topic_prefix=1/a", "12") for day in (4, 5)]
     }
+
+
+def test_directories_of_a_month_are_looked_into_where_large_envelopes_may_take_little_room() -> None:
+    of_day = DayRecord(Fingerprint(5, 91, 0), 0, 0, {}, 0)
+    small = replace(record(FIRST, ("topic_prefix=1/a", 5), ("topic_prefix=2/a", 5)), days={DAY: of_day})
+    usual = replace(small, days={DAY: replace(of_day, fingerprint=Fingerprint(5, 9, 0))})
+
+    assert large_partitions([usual, usual]) == {}
+    assert large_partitions([small, usual]) == {}
+    assert sorted(large_partitions([small, small])) == ["topic_prefix=1", "topic_prefix=2"]
 
 
 Rows = list[tuple[str, int]]

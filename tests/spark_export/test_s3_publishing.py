@@ -25,7 +25,7 @@ from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord, enc
 from mailserver.archive.paths import directory_of, index_of, record_of
 from spark_export.errors import ExportCheckFailed
 from spark_export.inspection import names_and_sizes
-from spark_export.pieces import FileRows, Piece, Source, StoreRows
+from spark_export.pieces import Batch, FileRows, Piece, Source, StoreRows
 from spark_export.publishing import WritableArchive
 from spark_export.s3_storage import S3Storage
 from spark_export.writing import Job, by_period, write_indexes, write_piece
@@ -69,7 +69,8 @@ class World:
         return WritableArchive(S3Storage(self.s3.root))
 
     def rows(self, first: int, last: int, day: int = DAY) -> StoreRows:
-        return StoreRows(0, "id of the store", str(self.store), day, first, last, np.array([], np.int64))
+        batch = Batch(first, last, last - first + 1, 500 * (last - first + 1))
+        return StoreRows(0, "id of the store", str(self.store), day, (batch,), np.array([], np.int64))
 
     def staged(self, run: str, period: str, *sources: Source, replaces: Sequence[PeriodRecord] = ()) -> PeriodRecord:
         """What a run has written and verified of a period."""

@@ -19,7 +19,7 @@ from spark_export import writing
 from spark_export.errors import ExportCheckFailed
 from spark_export.parquet_file import ROWS as COLUMNS
 from spark_export.parquet_file import encode
-from spark_export.pieces import FileRows, Piece, Source, StoreRows, pieces_of_files
+from spark_export.pieces import Batch, FileRows, Piece, Source, StoreRows, pieces_of_files
 from spark_export.task_files import TaskFiles
 from spark_export.writing import (
     Job,
@@ -40,7 +40,12 @@ ROWS = envelopes(60)
 @pytest.fixture
 def stored(store: Path) -> StoreRows:
     put(store, list(reversed(ROWS)))
-    return StoreRows(0, "id of the store", str(store), DAY, 1, 60, np.array([], np.int64))
+    return StoreRows(0, "id of the store", str(store), DAY, (batch(1, 60),), np.array([], np.int64))
+
+
+def batch(first_seq: int, last_seq: int) -> Batch:
+    rows = last_seq - first_seq + 1
+    return Batch(first_seq, last_seq, rows, 500 * rows)
 
 
 def job(archive: Path, layout: Layout = PREFIX, run: str = "run-1") -> Job:
@@ -192,12 +197,12 @@ def test_row_that_stands_twice_ends_the_task(archive: Path, stored: StoreRows) -
     with pytest.raises(
         ExportCheckFailed, match=rf"^check failed for {FIRST}: topic.* not in the order of topic, time and"
     ):
-        write_piece(job(archive), piece(stored, dataclasses.replace(stored, first_seq=60)))
+        write_piece(job(archive), piece(stored, dataclasses.replace(stored, batches=(batch(60, 60),))))
 
 
 @pytest.mark.parametrize("layout", [PREFIX, TOPIC], ids=str)
 def test_index_of_a_period_is_of_the_files_of_all_its_pieces(archive: Path, stored: StoreRows, layout: Layout) -> None:
-    halves = [dataclasses.replace(stored, last_seq=30), dataclasses.replace(stored, first_seq=31)]
+    halves = [dataclasses.replace(stored, batches=(half,)) for half in (batch(1, 30), batch(31, 60))]
     pieces = [write_piece(job(archive, layout), piece(half, number=number)) for number, half in enumerate(halves)]
 
     written = by_period(reversed(pieces))[FIRST]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
@@ -154,7 +155,9 @@ def without_a_row(pieces: Pieces) -> Pieces:
     """Leave out the last row of each store."""
 
     def shorter(source: Source) -> Source:
-        return replace(source, last_seq=source.last_seq - 1) if isinstance(source, StoreRows) else source
+        if isinstance(source, StoreRows):
+            return replace(source, left_out=np.append(source.left_out, source.batches[-1].last_seq))
+        return source
 
     return [replace(piece, sources=tuple(map(shorter, piece.sources))) for piece in pieces]
 
@@ -163,7 +166,7 @@ def with_a_row_twice(pieces: Pieces) -> Pieces:
     """Read the last row of each store twice."""
 
     def last(source: Source) -> list[Source]:
-        return [replace(source, first_seq=source.last_seq)] if isinstance(source, StoreRows) else []
+        return [last_row(source)] if isinstance(source, StoreRows) else []
 
     return [
         replace(piece, sources=(*piece.sources, *(row for source in piece.sources for row in last(source))))
@@ -185,7 +188,13 @@ def on_another_day(pieces: Pieces) -> Pieces:
 def only_last(piece: Piece) -> Piece:
     (source,) = piece.sources
     assert isinstance(source, StoreRows)
-    return replace(piece, sources=(replace(source, first_seq=source.last_seq),))
+    return replace(piece, sources=(last_row(source),))
+
+
+def last_row(source: StoreRows) -> StoreRows:
+    """Only that."""
+    last = source.batches[-1]
+    return replace(source, batches=(last._replace(first_seq=last.last_seq, rows=1),))
 
 
 SPOILS: dict[str, tuple[Callable[[Pieces], Pieces], str]] = {

@@ -111,8 +111,25 @@ def test_batches_are_as_small_as_they_should_be(tmp_path: Path, monkeypatch: pyt
     assert [batch.num_rows for batch, _ in read_envelopes(wanted(store, 1, 13), NETWORK)] == [5, 5, 3]
 
 
+def test_batches_of_large_envelopes_have_fewer_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = (60, 60, 5_000, 60, 5_000, 20_000, 60, 60)
+    hits = [envelope(number, size=size) for number, size in enumerate(sizes)]
+    store = describe(put(tmp_path / "mailserver.db", hits))
+    monkeypatch.setattr(source, "BATCH_BYTES", 6_000)
+    monkeypatch.setattr(source, "BATCH_ROWS", 7)
+
+    read = wanted(store, 1, 8)
+
+    assert [batch[:3] for batch in read.batches] == [(1, 4, 4), (5, 5, 1), (6, 6, 1), (7, 7, 1), (8, 8, 1)]
+    assert [batch.bytes for batch in read.batches[1:3]] == [len(hit.raw) for hit in hits[4:6]]
+    found = [rows for rows, _ in read_envelopes(read, NETWORK)]
+    assert [len(rows) for rows in found] == [4, 1, 1, 1, 1]
+    assert [row["raw"] for rows in found for row in rows.to_pylist()] == [hit.raw for hit in hits]
+
+
 def wanted(store: Store, first: int, last: int, *left_out: int, day: int = DAY) -> StoreRows:
-    return StoreRows(3, store.id, str(store.place), day, first, last, np.array(left_out, np.int64))
+    _, batches = read_totals(address_of(store.place), StoreRange(0, day, first, last))
+    return StoreRows(3, store.id, str(store.place), day, tuple(batches), np.array(left_out, np.int64))
 
 
 def test_envelopes_are_rows_of_the_archive(stepped: Store) -> None:
@@ -171,7 +188,10 @@ def test_totals_add_up_to_the_fingerprint_of_each_day(stepped: Store, monkeypatc
 
     found: dict[int, Fingerprint] = {}
     for one in ranges_of([[(day.day, day.first_seq, day.last_seq) for day in stepped.days]]):
-        found[one.day] = found.get(one.day, Fingerprint()) + read_totals(address_of(stepped.place), one)
+        total, batches = read_totals(address_of(stepped.place), one)
+        found[one.day] = found.get(one.day, Fingerprint()) + total
+        assert total.rows == sum(batch.rows for batch in batches)
+        assert total.bytes == sum(batch.bytes for batch in batches)
 
     hits = envelopes(4) + envelopes(2, first=20)
     checksum = sum(int.from_bytes(hit.hash[:8], "big") for hit in hits) % 2**64
@@ -200,7 +220,7 @@ def test_hash_of_another_length_is_zeros_in_keys_as_in_totals(tmp_path: Path, ke
     connection.close()
 
     keys = read([store], [store.days])
-    totals = read_totals(address_of(store.place), StoreRange(0, DAY, 1, 3))
+    totals, _ = read_totals(address_of(store.place), StoreRange(0, DAY, 1, 3))
 
     assert keys[0]["hash"] == "0x" + bytes(16).hex()
     checksum = sum(int(key["hash"][2:18], 16) for key in keys) % 2**64
