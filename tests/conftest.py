@@ -11,6 +11,7 @@ import gc
 import linecache
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,12 +160,14 @@ logging.getLogger("asyncio").addFilter(_is_no_slow_step)
 
 
 @pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    """A command that runs in this process sets up logging, which later tests must not see."""
+def _process_as_it_was() -> Iterator[None]:
+    """A command that runs in this process sets up logging, and what SIGTERM does. Later tests must not see that."""
     root = logging.getLogger()
-    loggers = [root, *map(logging.getLogger, logs.OUR_PACKAGES)]
-    levels, hook = [logger.level for logger in loggers], sys.excepthook
+    loggers = [root, *map(logging.getLogger, (*logs.OUR_PACKAGES, "py4j"))]
+    levels, hook, on_sigterm = [logger.level for logger in loggers], sys.excepthook, signal.getsignal(signal.SIGTERM)
     yield
+    if signal.getsignal(signal.SIGTERM) is not on_sigterm:
+        signal.signal(signal.SIGTERM, on_sigterm)
     for handler in [handler for handler in root.handlers if type(handler).__module__ == logs.__name__]:
         root.removeHandler(handler)
     for logger, level in zip(loggers, levels, strict=True):

@@ -3,11 +3,9 @@
 import contextlib
 import errno
 import json
-import logging
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -82,7 +80,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs `spark-export` in this process, with the Spark of all tests: ten seconds less than `run`.
 
     Commands that start a JVM are for `run`, where a process, its environment or its JVM is what matters.
@@ -99,11 +97,7 @@ def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         return done
 
     monkeypatch.setattr(commands, "spark_session", shared)
-    handler, py4j = signal.getsignal(signal.SIGTERM), logging.getLogger("py4j")
-    level = py4j.level
-    yield command
-    signal.signal(signal.SIGTERM, handler)
-    py4j.setLevel(level)
+    return command
 
 
 @contextlib.contextmanager
