@@ -112,6 +112,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
+def pytest_unconfigure() -> None:
+    """Have it take all away at the end. Extensions would say on stderr that they have leaked what is left."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _quick_spark(request: pytest.FixtureRequest) -> Iterator[None]:
     """Spark's JVMs and workers start quickly. The first of several processes makes what that takes."""
