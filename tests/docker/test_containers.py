@@ -234,49 +234,37 @@ def test_the_compaction_runs_by_its_schedule(built: Stack, tmp_path: Path) -> No
     assert archived(built, tmp_path, topic) == hashes(envelopes)
 
 
-def test_the_compaction_runs_by_hand_and_never_twice_at_once(stack: Stack, tmp_path: Path) -> None:
-    topic = topic_of("by hand")
-    envelopes = of_yesterday(topic, 5)
-    stack.down()
-    stack.put(envelopes)
-    stack.up("mailserver")  # without the schedule, which might be at work
-
-    with holding_the_lock(stack):
-        refused = stack.compact(check=False)
-    done = stack.compact()
-
-    stack.up("compaction")
-    assert refused.returncode == 1
-    assert "another" in refused.stderr
-    assert done.returncode == 0
-    assert archived(stack, tmp_path, topic) == hashes(envelopes)
-
-
-def test_up_returns_while_the_first_run_is_at_work_on_days_that_have_waited(built: Stack) -> None:
+def test_up_returns_while_the_first_run_is_at_work_and_refuses_another_by_hand(built: Stack, tmp_path: Path) -> None:
     """As after a restore, a move, or a day off; the run takes as long as it takes."""
+    topic = topic_of("restored")
+    envelopes = of_days_ago(9, topic, 5)
     built.settings["SPARK_EXPORT_SCHEDULE"] = NEVER_TODAY  # the run is another container's, and ends when we say so
     built.down()
-    built.put(of_days_ago(9, topic_of("restored"), 5))
+    built.put(envelopes)
 
-    with holding_the_lock(built, HOLD_AS_A_FIRST_RUN):
+    with a_run_at_work(built):
         built.compose("up", "--detach", "--wait", "--no-build", *SERVICES, within_s=STARTED_WITHIN_S)
         during = built.compose("exec", "-T", "compaction", "spark-export", "last", check=False)
+        refused = built.compact(check=False)
     killed = built.compose("exec", "-T", "compaction", "spark-export", "last", check=False)
 
     assert (during.returncode, during.stderr) == (0, "")
     assert "a run has been at work since " in during.stdout
+    assert refused.returncode == 1
+    assert "another" in refused.stderr
     assert killed.returncode == 1
     assert "the last run was killed" in killed.stderr
     assert built.compact().returncode == 0
     assert built.compose("exec", "-T", "compaction", "spark-export", "last").returncode == 0
+    assert archived(built, tmp_path, topic) == hashes(envelopes)
 
 
 @contextlib.contextmanager
-def holding_the_lock(stack: Stack, script: str | None = None) -> Iterator[None]:
-    """Read the store as a run of the compaction does, in another container, as long as the context is entered."""
-    name = f"{stack.project}-lock"
+def a_run_at_work(stack: Stack) -> Iterator[None]:
+    """A first run of the compaction, in another container, that takes as long as the context is entered."""
+    name = f"{stack.project}-run"
     run = ("run", "--rm", "--detach", "--no-deps", "--name", name, "--entrypoint", "python", "mailserver", "-c")
-    stack.compose(*run, script or HOLD_THE_LOCK)
+    stack.compose(*run, A_RUN)
     try:
         wait_for(lambda: "locked" in docker("logs", name).stdout, lambda: docker("logs", name).stderr, QUICK_S)
         yield
@@ -284,16 +272,7 @@ def holding_the_lock(stack: Stack, script: str | None = None) -> Iterator[None]:
         docker("rm", "--force", name)
 
 
-HOLD_THE_LOCK = """
-import signal
-from pathlib import Path
-from mailserver.store.sqlite.handoff import compaction_lock
-with compaction_lock(Path("/data/mailserver.db")):
-    print("locked", flush=True)
-    signal.pause()
-"""
-
-HOLD_AS_A_FIRST_RUN = """
+A_RUN = """
 import signal, time
 from pathlib import Path
 from mailserver.handoff.last_run import Compaction
