@@ -21,7 +21,7 @@ from mailserver.waku.envelope import Topic, decode_envelope
 from spark_export.community_messages import sealed_messages
 
 BATCH_ROWS, BATCH_BYTES = 4000, 16 * 1024 * 1024
-"""How many rows are converted at once, or a few more: 2 MB of usual envelopes."""
+"""How many rows are converted at once, 2 MB of usual envelopes, or how many bytes of larger ones; or a few more."""
 
 
 class CandidateRow(NamedTuple):

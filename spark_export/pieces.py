@@ -15,6 +15,7 @@ import numpy as np
 from mailserver.archive.days import day_name
 from mailserver.archive.manifest import FileRecord, PeriodRecord
 from mailserver.archive.paths import directory_of
+from mailserver.waku.envelope import HASH_BYTES
 from spark_export.places import address_of
 from spark_export.store import Store
 
@@ -172,15 +173,25 @@ def pieces_of_files(record: PeriodRecord) -> list[Piece]:
 def large_partitions(parts: Sequence[PeriodRecord]) -> dict[str, list[FileRows]]:
     """The files of each directory that may be too large for one task when these periods become one, by directory.
 
-    Envelopes are encrypted, so files are as large as what they hold. Anybody may post zeros, though: a thousandth is
-    left of them, in whichever directory they are.
+    A file is about as large as its envelopes, which are ciphertext. But anybody may post zeros, which compress to a
+    thousandth, and no record says which directory they are in: it may be any.
     """
-    saved = sum(max(0, part.fingerprint.bytes - sum(file.bytes for file in part.files)) for part in parts)
+    saved = sum(map(_saved_bytes, parts))
     return {
         partition: [source for source, _ in files]
         for partition, files in _by_partition(parts).items()
         if sum(size for _, size in files) + saved > PIECE_BYTES
     }
+
+
+def _saved_bytes(part: PeriodRecord) -> int:
+    """How many bytes compression may have saved of the envelopes of a period.
+
+    What files have besides envelopes must not hide that: the hash of each row does not compress, nor does the one in
+    its message id, if it has one.
+    """
+    hashes = part.fingerprint.rows * (1 if part.network_topic is None else 2)
+    return max(0, part.fingerprint.bytes + hashes * HASH_BYTES - sum(file.bytes for file in part.files))
 
 
 def pieces_of_month(

@@ -113,7 +113,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Have it take all away at the end. Extensions would say on stderr that they have leaked what is left."""
+    """Have it collect everything at the end. Extensions report on stderr whatever is left, as leaked."""
     gc.unfreeze()
 
 
@@ -166,7 +166,7 @@ logging.getLogger("asyncio").addFilter(_is_no_slow_step)
 
 @pytest.fixture(autouse=True)
 def _process_as_it_was() -> Iterator[None]:
-    """A command that runs in this process sets up logging, and what SIGTERM does. Later tests must not see that."""
+    """A command that runs in this process sets up logging and handles SIGTERM, which later tests must not see."""
     root = logging.getLogger()
     loggers = [root, *map(logging.getLogger, (*logs.OUR_PACKAGES, "py4j"))]
     levels, hook, on_sigterm = [logger.level for logger in loggers], sys.excepthook, signal.getsignal(signal.SIGTERM)

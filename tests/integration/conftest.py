@@ -22,8 +22,8 @@ async def peers() -> AsyncIterator[Peers]:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon for tests that keep to topics of their own and leave it running.
 
-    It must log no warning and no error, but that no peer has been connected for minutes: it stays up while this
-    process runs tests that do without it.
+    It must log no warning and no error, except that no peer has been connected for minutes: it stays up while this
+    process runs tests that do not need it.
     """
     with running_daemon(tmp_path_factory.mktemp("shared"), "--log-level", "debug") as daemon:
         yield daemon

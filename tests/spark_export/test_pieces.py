@@ -174,13 +174,17 @@ def test_only_directories_that_are_too_large_are_looked_into() -> None:
 
 
 def test_directories_of_a_month_are_looked_into_where_large_envelopes_may_take_little_room() -> None:
-    of_day = DayRecord(Fingerprint(5, 91, 0), 0, 0, {}, 0)
-    small = replace(record(FIRST, ("topic_prefix=1/a", 5), ("topic_prefix=2/a", 5)), days={DAY: of_day})
-    usual = replace(small, days={DAY: replace(of_day, fingerprint=Fingerprint(5, 9, 0))})
+    # 10 of the 42 bytes are of envelopes: 32 are a row's hash.
+    of_day = DayRecord(Fingerprint(1, 61, 0), 0, 0, {}, 0)
+    small = replace(record(FIRST, ("topic_prefix=1/a", 21), ("topic_prefix=2/a", 21)), days={DAY: of_day})
+    usual = replace(small, days={DAY: replace(of_day, fingerprint=Fingerprint(1, 10, 0))})
+    with_id = replace(usual, network_topic="/waku/2/rs/1/4")  # so nothing is of envelopes, which had 10: 32 were saved
 
     assert large_partitions([usual, usual]) == {}
     assert large_partitions([small, usual]) == {}
-    assert sorted(large_partitions([small, small])) == ["topic_prefix=1", "topic_prefix=2"]
+    assert large_partitions([usual, with_id]) == {}
+    for both in ([small, small], [small, with_id]):
+        assert sorted(large_partitions(both)) == ["topic_prefix=1", "topic_prefix=2"]
 
 
 Rows = list[tuple[str, int]]
