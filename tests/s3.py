@@ -41,6 +41,8 @@ class FakeS3:
 
     def __init__(self, server: BaseWSGIServer, gate: "_Gate", certificate: Certificate | None) -> None:
         self._server = server
+        self._serving = threading.Thread(target=server.serve_forever, args=(0.01,), name="fake-s3")
+        self._serving.start()
         self._gate = gate
         self.bucket = f"bucket-{uuid4().hex}"
         self.port = server.server_port
@@ -172,11 +174,12 @@ class FakeS3:
     def stop(self) -> None:
         """Be gone: connections are refused from now on. Nobody else gets the port meanwhile."""
         self._gate.is_open.set()
+        if not self._serving.is_alive():
+            return
         self._server.shutdown()
-        self._server.server_close()
+        self._serving.join()  # the thread closes the socket, later than shutdown() returns
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):  # it was stopped before
-            self._reserved.bind(("127.0.0.1", self.port))
+        self._reserved.bind(("127.0.0.1", self.port))
 
     def release(self) -> None:
         """Others may have the port."""
@@ -236,8 +239,6 @@ def fake_s3(monkeypatch: pytest.MonkeyPatch, certificate: Certificate | None = N
     gate = _Gate()
     tls = None if certificate is None else certificate.context
     server = make_server("127.0.0.1", 0, gate, threaded=True, request_handler=_Quiet, ssl_context=tls)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="fake-s3")
-    thread.start()
     fake = FakeS3(server, gate, certificate)
     for name in (*_OF_USERS, *_PROXIES, *map(str.lower, _PROXIES)):
         monkeypatch.delenv(name, raising=False)
@@ -249,5 +250,4 @@ def fake_s3(monkeypatch: pytest.MonkeyPatch, certificate: Certificate | None = N
         yield fake
     finally:
         fake.stop()
-        thread.join()
         fake.release()
