@@ -174,7 +174,7 @@ class FakeS3:
     def stop(self) -> None:
         """Be gone: connections are refused from now on. Nobody else gets the port meanwhile."""
         self._gate.is_open.set()
-        if not self._serving.is_alive():
+        if not self._serving.is_alive():  # it was stopped before
             return
         self._server.shutdown()
         self._serving.join()  # the thread closes the socket, later than shutdown() returns
