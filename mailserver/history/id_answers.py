@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from mailserver.history.delivery import FIND_TIMEOUT_S, PAGE_TIME_S, PAGE_WORK
-from mailserver.history.id_lists import IdLists, Selection, matching_envelopes
+from mailserver.history.id_lists import AtOnce, IdLists, Selection, matching_envelopes
 from mailserver.history.id_record import IdRecord
 from mailserver.history.opening import Opener
 from mailserver.history.sending import MAX_ROWS, Client, EnvelopePackets, Readable, Sent, send_in_turn
@@ -29,7 +29,7 @@ from mailserver.wakuid.packets import MAX_FETCHED_IDS, MAX_RECONCILE_BYTES, IdPa
 from mailserver.wakuid.questions import Fetch, FetchItems, Items, Query, Reconcile
 
 MAX_LISTED_IDS = 100_000
-"""The longest page of ids. It leaves in packets of MAX_FETCHED_IDS, each found when the one before was sent."""
+"""The longest page of ids. It leaves in packets of MAX_FETCHED_IDS."""
 
 FETCH_WORK = 4 * PAGE_WORK
 """After this much work of the store, ids of a comparison are not looked for any more: two thirds of a second of one
@@ -104,8 +104,10 @@ class IdAnswer:
             StoreError, TooManyIds, RangeTooWide: as in `store.message_ids`.
         """
         match question:
+            case Query(what=What.IDS, order=Order.NEWEST_FIRST):
+                await self._send_newest_ids(question)
             case Query(what=What.IDS):
-                await self._send_list(question)
+                await self._send_arrived_ids(question)
             case Query(order=Order.NEWEST_FIRST):
                 await self._send_newest(question)
             case Query():
@@ -138,8 +140,21 @@ class IdAnswer:
     def _ids_per_packet(self) -> int:
         return min(MAX_FETCHED_IDS, max(1, (self._max_packet_bytes - _PACKET_ROOM) // _MUID_BYTES))
 
-    async def _send_list(self, question: Query) -> None:
-        """Send ids, each packet found when the one before was sent."""
+    async def _send_newest_ids(self, question: Query) -> None:
+        """Send ids, newest first."""
+        lists, most = self._services.lists, self._ids_per_packet
+        async with lists.newest(_selection(question), self._limit(question), self._payer, self._goes_on, most) as found:
+            while True:
+                await self._client.wait_turn(min(found.left, most) * _MUID_BYTES + _PACKET_ROOM)
+                muids = await self._in_time(found.read())
+                if not muids:
+                    break
+                self._send_ids(question.request_id, muids)
+                del muids  # a client that stalls before the next packet would keep them in memory
+        await self._send_done(question, found.cursor, is_all=not found.cursor)
+
+    async def _send_arrived_ids(self, question: Query) -> None:
+        """Send ids as they arrived, each packet found when the one before was sent."""
         selection, left = _selection(question), self._limit(question)
         while True:
             most = min(left, self._ids_per_packet)
@@ -149,7 +164,7 @@ class IdAnswer:
             cursor, is_all = found.cursor, found.is_all
             if found.muids:
                 self._send_ids(question.request_id, found.muids)
-            del found  # a client that stalls before the next packet would keep it in memory
+            del found  # as above
             if is_all or not left or not self._goes_on():
                 break
             selection = replace(selection, cursor=cursor)
@@ -158,13 +173,17 @@ class IdAnswer:
     async def _send_newest(self, question: Query) -> None:
         """Send envelopes, newest first."""
         found = matching_envelopes(
-            self._services.lists.source, _selection(question), self._limit(question), self._payer, self._goes_on
+            self._services.lists.source,
+            _selection(question),
+            self._limit(question),
+            self._payer,
+            self._goes_on,
+            at_once=AtOnce(MAX_ROWS, max_body_bytes(max(1, self._max_packet_bytes - _PACKET_ROOM))),
         )
-        max_bytes = max_body_bytes(max(1, self._max_packet_bytes - _PACKET_ROOM))
         while True:
             # Wait first: so a client that stalls costs no memory.
             await self._client.wait_turn(self._max_packet_bytes)
-            envelopes = await self._in_time(found.read(MAX_ROWS, max_bytes))
+            envelopes = await self._in_time(found.read())
             if not envelopes:
                 break
             self._bill.charge_envelopes(len(envelopes), _now())

@@ -7,13 +7,16 @@ A cursor is where a list ended: created(4) || envelope hash(32) of the last one 
 arrival, 8 bytes.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, islice
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from mailserver.errors import DecodeError
+from mailserver.history.read_ahead import Places, ReadAhead
 from mailserver.ids.envelopes import joined_metas, joined_muids
 from mailserver.ids.muid import Muid, metadata_of
 from mailserver.mail.request import Cursor
@@ -31,10 +34,21 @@ from mailserver.waku.envelope import decode_envelope
 from mailserver.wakuid.packets import MAX_FETCHED_IDS, Order
 
 IDS_AT_ONCE = MAX_FETCHED_IDS
-"""Of how many envelopes MUIDs are made at once: those of a packet. It takes 1.7 ms."""
+"""Of how many envelopes MUIDs are made at once: those of a packet."""
 
 BYTES_AT_ONCE = 1024 * 1024
 """How many bytes of envelopes are read for that."""
+
+READ_AHEAD = 4
+"""So many lists of ids read ahead at a time. While its client stalls, such a list keeps BYTES_AT_ONCE at most, and keys
+of 32 bytes of FOUND_AHEAD matches; another keeps no more than the keys of a packet."""
+
+FOUND_AHEAD = 4000
+"""How many matches such a list looks for at once. To look for those of each packet alone takes so many trips to the
+store's threads that it waits again for what it reads ahead."""
+
+SLICE = 250
+"""What was read is looked at in slices of so many envelopes, half a millisecond each, between which others go on."""
 
 ARRIVAL_BYTES = 8
 
@@ -102,6 +116,7 @@ class IdLists:
 
     source: HistorySource
     ids: MessageIds
+    _places: Places = field(default_factory=lambda: Places(READ_AHEAD), init=False)
 
     async def list(self, selection: Selection, limit: int, payer: Payer, goes_on: GoesOn = always) -> IdList:
         """List the first `limit` ids of a selection.
@@ -116,11 +131,31 @@ class IdLists:
         """
         if selection.order is Order.AS_ARRIVED:
             return await self._as_arrived(selection, limit, payer, goes_on)
-        found = matching_ids(self.source, self.ids.network_topic, selection, limit, payer, goes_on)
         muids: list[Muid] = []
-        while more := await found.read(IDS_AT_ONCE, BYTES_AT_ONCE):
-            muids += more
+        async with self.newest(selection, limit, payer, goes_on) as found:
+            while more := await found.read():
+                muids += more
         return IdList(muids, found.cursor, is_all=not found.cursor)
+
+    @contextlib.asynccontextmanager
+    async def newest(
+        self, selection: Selection, limit: int, payer: Payer, goes_on: GoesOn = always, count: int = IDS_AT_ONCE
+    ) -> "AsyncIterator[Matches[Muid]]":
+        """Find the first `limit` ids of a selection that is newest first, to be read `count` at a time.
+
+        Raises:
+            DecodeError: the cursor is none of such a list.
+        """
+        search = _Search(self.source, selection, limit, payer, goes_on, AtOnce(count, BYTES_AT_ONCE))
+        found = Matches(search, partial(_muids, self.ids.network_topic, selection.metadata))
+        if not self._places.take():
+            yield found
+            return
+        try:
+            async with found.read_ahead():
+                yield found
+        finally:
+            self._places.give_back()
 
     async def _as_arrived(self, selection: Selection, limit: int, payer: Payer, goes_on: GoesOn) -> IdList:
         after, query = selection.after(), Query(*selection.bounds, selection.interest)
@@ -155,6 +190,78 @@ class _Meter:
         return self._goes_on(self._work)
 
 
+class AtOnce(NamedTuple):
+    """How much is read at once: so many envelopes of so many bytes, at most."""
+
+    envelopes: int
+    bytes: int
+
+
+class _Piece(NamedTuple):
+    """What was read at once. `is_cut`: whether the same search has found more; `may_be_more`: whether any has."""
+
+    raws: Raws
+    is_cut: bool
+    may_be_more: bool
+
+
+class _Search:
+    """Finds what a selection may have, newest first, and reads it piece by piece, at a payer's expense.
+
+    `left`: how many are still wanted; `found_at_once`: how many are looked for at once, if all are wanted.
+    """
+
+    def __init__(
+        self, source: HistorySource, selection: Selection, limit: int, payer: Payer, goes_on: GoesOn, at_once: AtOnce
+    ) -> None:
+        """Begin, for `limit` of them.
+
+        Raises:
+            DecodeError: the cursor is none of a list that is newest first.
+        """
+        self._source = source
+        self._query = Query(*selection.bounds, selection.interest, selection.below())
+        self._is_of_all = selection.metadata == ALL_METADATA
+        self._at_once = at_once
+        self._page: Page | None = None
+        self.meter = _Meter(payer, goes_on)
+        self.left = limit
+        self.found_at_once = at_once.envelopes
+
+    async def read(self) -> _Piece | None:
+        """Read the next piece; None at the end, or if the search is not to go on.
+
+        Raises:
+            StoreError: the source cannot be read.
+        """
+        page = await self._next_page()
+        if page is None:
+            return None
+        raws = await page.read(min(page.left, self._at_once.envelopes), self._at_once.bytes)
+        is_cut = page.left > 0
+        return _Piece(raws, is_cut, may_be_more=is_cut or page.end is not None)
+
+    async def _next_page(self) -> Page | None:
+        """A page of the source of which something is left; None if there is none, or the search is not to go on."""
+        while self._page is None or not self._page.left:
+            if self._page is not None:
+                if self._page.end is None or not self.meter.goes_on():
+                    return None
+                self._query = replace(self._query, below=self._page.end)
+            if self._query.lower > self._query.upper:
+                return None
+            # If few of them are in the range, not every search is for the few that are still wanted.
+            rows = min(self.left, self.found_at_once) if self._is_of_all else SEARCHED_AT_ONCE
+            self._page = await self._source.find(self._query, rows, payer=self.meter.payer, goes_on=self.meter.goes_on)
+        return self._page
+
+    @property
+    def cursor(self) -> bytes:
+        """Where the next page begins, once all was read that was found; empty if there is none."""
+        end = self._query.below if self._page is None else self._page.end
+        return b"" if end is None or self._query.lower > self._query.upper else Cursor(*end).encode()
+
+
 T = TypeVar("T")
 
 
@@ -162,99 +269,102 @@ class Matches(Generic[T]):
     """What a query finds, newest first: MUIDs, or envelopes. They read themselves, some at a time, at their payer's
     expense.
 
-    Envelopes without an id are left out. `left`: how many may still be read.
+    Envelopes without an id are left out.
     """
 
-    def __init__(
-        self,
-        source: HistorySource,
-        taking: Callable[[Raws], list[T | None]],
-        selection: Selection,
-        limit: int,
-        payer: Payer,
-        goes_on: GoesOn = always,
-    ) -> None:
-        """Find the first `limit` envelopes of a selection.
+    def __init__(self, search: _Search, taking: Callable[[Raws], list[T | None]]) -> None:
+        """Begin, where a search does.
 
         Args:
             taking: makes what is wanted of each of some envelopes that were read; None of one that is not wanted.
-            payer: for whom to read, as in `HistorySource.find`.
-            goes_on: whether to go on after this much work.
-        Raises:
-            DecodeError: the cursor is none of a list that is newest first.
         """
-        self._source = source
+        self._search = search
         self._taking = taking
-        self._query = Query(*selection.bounds, selection.interest, selection.below())
-        self._is_of_all = selection.metadata == ALL_METADATA
-        self._meter = _Meter(payer, goes_on)
-        self._page: Page | None = None
+        self._ahead: ReadAhead[_Piece | None] | None = None
         self._cut_at = b""  # the cursor of a list that ends between two matches of a page
-        self.left = limit
 
-    async def read(self, count: int, max_bytes: int) -> list[T]:
+    @property
+    def left(self) -> int:
+        """How many may still be read."""
+        return self._search.left
+
+    @contextlib.asynccontextmanager
+    async def read_ahead(self) -> AsyncIterator[None]:
+        """As long as the context is entered, read what comes next while MUIDs are made of what was read before."""
+        self._search.found_at_once = FOUND_AHEAD
+        self._ahead = ReadAhead(self._search.read)
+        try:
+            yield
+        finally:
+            await self._ahead.stop()
+            self._ahead = None
+
+    async def read(self) -> list[T]:
         """Read the next matches. None at all: the search is over, and `cursor` says whether there may be more.
 
-        Args:
-            count, max_bytes: how many at most, as in `store.interface.Page.read`.
         Raises:
             StoreError: the source cannot be read.
         """
-        while self.left and (page := await self._next_page()) is not None:
-            raws = await page.read(min(page.left, count), max_bytes)
-            self._meter.charge((len(raws.sizes) - raws.sizes.count(0)) * ID_WORK)
-            taken = self._taking(raws)
+        search = self._search
+        while search.left and (piece := await self._next_piece()) is not None:
+            raws = piece.raws
+            search.meter.charge((len(raws.sizes) - raws.sizes.count(0)) * ID_WORK)
+            taken: list[T | None] = []
+            for some in _slices(raws):
+                await asyncio.sleep(0)
+                taken += self._taking(some)
             found = [each for each in taken if each is not None]
             if found:
-                if len(found) > self.left or (len(found) == self.left and page.left > 0):
-                    self._cut_at = _cursor_behind(raws, taken, self.left)
-                    del found[self.left :]
-                self.left -= len(found)
+                if len(found) > search.left or (len(found) == search.left and piece.is_cut):
+                    self._cut_at = _cursor_behind(raws, taken, search.left)
+                    del found[search.left :]
+                search.left -= len(found)
                 return found
         return []
+
+    async def _next_piece(self) -> _Piece | None:
+        if self._ahead is None:
+            return await self._search.read()
+        piece = await self._ahead.next()
+        if piece is not None and piece.may_be_more and len(piece.raws.sizes) < self.left:
+            self._ahead.begin()
+        return piece
 
     @property
     def cursor(self) -> bytes:
         """Where the next page begins, once the search is over; empty if there is none."""
-        if self._cut_at:
-            return self._cut_at
-        end = self._query.below if self._page is None else self._page.end
-        return b"" if end is None or self._query.lower > self._query.upper else Cursor(*end).encode()
-
-    async def _next_page(self) -> Page | None:
-        """A page of the source of which something is left; None if there is none, or the search is not to go on."""
-        while self._page is None or not self._page.left:
-            if self._page is not None:
-                if self._page.end is None or not self._meter.goes_on():
-                    return None
-                self._query = replace(self._query, below=self._page.end)
-            if self._query.lower > self._query.upper:
-                return None
-            # If few of them are in the range, not every search is for the few that are still wanted.
-            rows = self.left if self._is_of_all else SEARCHED_AT_ONCE
-            self._page = await self._source.find(
-                self._query, rows, payer=self._meter.payer, goes_on=self._meter.goes_on
-            )
-        return self._page
+        return self._cut_at or self._search.cursor
 
 
-def matching_ids(
+def matching_envelopes(
     source: HistorySource,
-    network_topic: str,
     selection: Selection,
     limit: int,
     payer: Payer,
     goes_on: GoesOn = always,
-) -> Matches[Muid]:
-    """The MUIDs of the first `limit` envelopes of a selection: see `Matches`."""
-    return Matches(source, partial(_muids, network_topic, selection.metadata), selection, limit, payer, goes_on)
-
-
-def matching_envelopes(
-    source: HistorySource, selection: Selection, limit: int, payer: Payer, goes_on: GoesOn = always
+    *,
+    at_once: AtOnce,
 ) -> Matches[bytes]:
-    """The first `limit` envelopes of a selection, as they were received: see `Matches`."""
-    return Matches(source, partial(_envelopes, selection.metadata), selection, limit, payer, goes_on)
+    """The first `limit` envelopes of a selection, as they were received: see `Matches`.
+
+    Args:
+        payer: for whom to read, as in `HistorySource.find`.
+        goes_on: whether to go on after this much work.
+    Raises:
+        DecodeError: the cursor is none of a list that is newest first.
+    """
+    search = _Search(source, selection, limit, payer, goes_on, at_once)
+    return Matches(search, partial(_envelopes, selection.metadata))
+
+
+def _slices(raws: Raws) -> Iterator[Raws]:
+    """What was read, SLICE envelopes at a time."""
+    start = 0
+    for at in range(0, len(raws.sizes), SLICE):
+        sizes = raws.sizes[at : at + SLICE]
+        end = start + sum(sizes)
+        yield Raws(raws.body[start:end], sizes)
+        start = end
 
 
 def _muids(network_topic: str, metadata: MetadataRange, raws: Raws) -> list[Muid | None]:

@@ -1,5 +1,6 @@
 """mailserver.history.id_lists: what a query about message ids finds, newest first, in a store and in an archive."""
 
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +9,13 @@ import pytest
 
 from mailserver.errors import DecodeError
 from mailserver.history import id_lists
-from mailserver.history.id_lists import IdLists, Selection, matching_envelopes, matching_ids
+from mailserver.history.id_lists import AtOnce, IdLists, Selection, matching_envelopes
 from mailserver.ids.envelopes import NS, envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, metadata_of
 from mailserver.store.engine import message_ids
-from mailserver.store.interface import OURSELVES, GoesOn, HistorySource, NewEnvelope, Payer, always
+from mailserver.store.interface import OURSELVES, GoesOn, NewEnvelope, Payer, always
 from mailserver.store.message_ids import MetadataRange
+from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, decode_envelope
@@ -25,6 +27,7 @@ from tests.store.samples import DAY, EVER, FULL, NEWS, SPORT, START, deployed_bl
 
 EVERYTHING = Selection(*EVER, FULL)
 NEWS_ONLY = Selection(*EVER, Interest(topics=frozenset({NEWS})))
+READ_AT_ONCE = AtOnce(7, 1000)
 BY_BLOOM = Selection(*EVER, Interest(bloom=deployed_bloom(NEWS)))
 
 
@@ -46,25 +49,23 @@ def muids(envelopes: list[Envelope]) -> list[Muid]:
     return [envelope_muid(DEFAULT_NETWORK_TOPIC, envelope) for envelope in envelopes]
 
 
+def lists_of(store: SqliteStore) -> IdLists:
+    return IdLists(store, store.message_ids)
+
+
 async def listed(
-    source: HistorySource,
-    selection: Selection,
-    limit: int,
-    *,
-    count: int = 7,
-    max_bytes: int = 1000,
-    payer: Payer = OURSELVES,
-    goes_on: GoesOn = always,
+    lists: IdLists, selection: Selection, limit: int, *, payer: Payer = OURSELVES, goes_on: GoesOn = always
 ) -> tuple[list[Muid], Selection | None]:
     """A page, and the selection for the next one. A page of envelopes has the same, and ends at the same place."""
-    found = matching_ids(source, DEFAULT_NETWORK_TOPIC, selection, limit, payer, goes_on)
     names: list[Muid] = []
-    while more := await found.read(count, max_bytes):
-        assert len(more) <= count
-        names += more
+    async with lists.newest(selection, limit, payer, goes_on, READ_AT_ONCE.envelopes) as found:
+        while more := await found.read():
+            assert len(more) <= READ_AT_ONCE.envelopes
+            names += more
     assert len(names) == limit - found.left
-    envelopes, raws = matching_envelopes(source, selection, limit, OURSELVES, goes_on), list[bytes]()
-    while of_some := await envelopes.read(count, max_bytes):
+    envelopes = matching_envelopes(lists.source, selection, limit, OURSELVES, goes_on, at_once=READ_AT_ONCE)
+    raws: list[bytes] = []
+    while of_some := await envelopes.read():
         raws += of_some
     assert (muids([*map(decode_envelope, raws)]), envelopes.cursor) == (names, found.cursor)
     return names, replace(selection, cursor=found.cursor) if found.cursor else None
@@ -89,7 +90,7 @@ async def test_pages_of_muids_have_what_pages_of_envelopes_have(
     pages = 0
     next_query: Selection | None = query
     while next_query is not None:
-        page, next_query = await listed(store, next_query, limit)
+        page, next_query = await listed(lists_of(store), next_query, limit)
         names += page
         pages += 1
 
@@ -104,8 +105,8 @@ async def test_envelope_without_id_is_in_no_list_and_leaves_its_place_to_another
     await fill(store, [*nameless, older, newer])
     await store.put(new_envelopes(5, created=2))  # whose bytes are no envelopes
 
-    assert await listed(store, EVERYTHING, 2) == (muids([newer, older]), None)
-    assert await listed(store, Selection(0, 0, FULL), 2) == ([], None)
+    assert await listed(lists_of(store), EVERYTHING, 2) == (muids([newer, older]), None)
+    assert await listed(lists_of(store), Selection(0, 0, FULL), 2) == ([], None)
 
 
 @pytest.mark.parametrize("searched", [2, 512])
@@ -138,7 +139,7 @@ async def test_muids_are_listed_by_their_metadata(
         names: list[Muid] = []
         query: Selection | None = EVERYTHING
         while query is not None:
-            page, query = await listed(store, replace(query, metadata=each), limit)
+            page, query = await listed(lists_of(store), replace(query, metadata=each), limit)
             names += page
 
         assert names == [name for name in muids(in_order(envelopes)) if each.has(metadata_of(name))]
@@ -157,7 +158,7 @@ async def test_list_that_may_not_go_on_ends_early_and_the_next_one_goes_on_there
     while query is not None:
         assert len(pages) < 8
         metadata = MetadataRange.of_prefix(metadata_of(wanted))
-        page, query = await listed(store, replace(query, metadata=metadata), 1, goes_on=lambda _: False)
+        page, query = await listed(lists_of(store), replace(query, metadata=metadata), 1, goes_on=lambda _: False)
         pages.append(page)
 
     assert pages[:3] == [[], [], [wanted]]
@@ -170,11 +171,11 @@ async def test_ids_of_what_was_archived_and_removed_are_listed_too(tmp_path: Pat
         for number in range(40)
     ]
     hot, archived = envelopes[25:], envelopes[:30]
-    async with merged(tmp_path, hot, archived, until=archived[-1].created) as (source, _):
+    async with merged(tmp_path, hot, archived, until=archived[-1].created) as (source, store):
         names: list[Muid] = []
         query: Selection | None = NEWS_ONLY
         while query is not None:
-            page, query = await listed(source, query, 6)
+            page, query = await listed(IdLists(source, store.message_ids), query, 6)
             names += page
 
     assert names == [_muid(each) for each in reversed(envelopes) if each.topic == NEWS]
@@ -189,19 +190,60 @@ async def test_list_is_charged_to_its_payer(store: SqliteStore) -> None:
     charges: list[int] = []
     payer = Payer(charge=charges.append)
 
-    await listed(store, EVERYTHING, 1, payer=payer)
+    await listed(lists_of(store), EVERYTHING, 1, payer=payer)
     one = sum(charges)
     charges.clear()
-    await listed(store, EVERYTHING, 20, payer=payer)
+    await listed(lists_of(store), EVERYTHING, 20, payer=payer)
 
     assert sum(charges) > one + 19 * id_lists.ID_WORK > 19 * id_lists.ID_WORK
+
+
+async def test_few_lists_at_a_time_read_ahead_while_their_clients_stall(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(id_lists, "READ_AHEAD", 2)
+    await fill(store, some_envelopes(20))
+    lists = lists_of(store)
+
+    async def work_for_five(stack: contextlib.AsyncExitStack) -> int:
+        """The work that was done for a list of which five ids were read; it stays under way."""
+        charges: list[int] = []
+        found = await stack.enter_async_context(lists.newest(EVERYTHING, 20, Payer(charge=charges.append), count=5))
+        assert len(await found.read()) == 5
+        return sum(charges)
+
+    async with contextlib.AsyncExitStack() as stack:
+        ahead, also_ahead, not_ahead, nor_this = [await work_for_five(stack) for _ in range(4)]
+    async with contextlib.AsyncExitStack() as stack:
+        ahead_again = await work_for_five(stack)
+
+    assert ahead == also_ahead == ahead_again > not_ahead == nor_this
+
+
+@pytest.mark.parametrize("found_ahead", [1, 6, 100])
+async def test_ids_of_what_is_deleted_while_they_are_read_ahead_leave_no_gap(
+    store: SqliteStore, found_ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(id_lists, "FOUND_AHEAD", found_ahead)
+    envelopes = in_order(some_envelopes(20))
+    await fill(store, envelopes)
+
+    names: list[Muid] = []
+    async with lists_of(store).newest(EVERYTHING, 20, OURSELVES, count=3) as found:
+        names += await found.read()
+        await store.prune(Surplus(END_OF_TIME, 20))
+        while more := await found.read():
+            names += more
+
+    assert 1 <= len(names) < 20
+    assert names == muids(envelopes)[: len(names)]
 
 
 @pytest.mark.parametrize("limit", [1, 7, 100])
 @pytest.mark.parametrize("order", Order)
 async def test_list_in_either_order_goes_on_at_its_cursor(store: SqliteStore, order: Order, limit: int) -> None:
     envelopes = some_envelopes(20)
-    lists = IdLists(store, store.message_ids)
+    lists = lists_of(store)
     await fill(store, envelopes)
 
     names: list[Muid] = []
@@ -221,7 +263,7 @@ async def test_arrived_ids_whose_metadata_is_elsewhere_are_left_out_and_walked_p
 ) -> None:
     monkeypatch.setattr(message_ids, "WALKED_ROWS", 3)
     envelopes = some_envelopes(20)
-    lists = IdLists(store, store.message_ids)
+    lists = lists_of(store)
     await fill(store, envelopes)
     last = muids(envelopes)[-1]
     of_last = MetadataRange.of_prefix(metadata_of(last))
@@ -239,7 +281,7 @@ async def test_arrived_ids_whose_metadata_is_elsewhere_are_left_out_and_walked_p
 @pytest.mark.parametrize("order", Order)
 @pytest.mark.parametrize("cursor", [b"short", b"\xff" * 8, bytes(37)])
 async def test_cursor_that_is_none_is_refused(store: SqliteStore, order: Order, cursor: bytes) -> None:
-    lists = IdLists(store, store.message_ids)
+    lists = lists_of(store)
 
     with pytest.raises(DecodeError, match="cursor"):
         await lists.list(replace(EVERYTHING, order=order, cursor=cursor), 1, OURSELVES)
