@@ -112,6 +112,8 @@ class PageSearch:
         count = self._lacking + 1
         while True:
             keys = self._ahead or await self._look_up(count)
+            if not keys:  # as is usual where a client asks for what is new
+                return self._ended(None)
             before = len(self._found)
             is_full = await self._take(keys)
             if is_full:

@@ -236,6 +236,16 @@ async def test_work_is_charged_and_more_of_it_for_more(world: World) -> None:
     assert 0 < charged[0] < charged[1] / 5
 
 
+async def test_where_nothing_is_found_only_the_index_was_asked(world: World) -> None:
+    await world.put(*envelopes(3))
+    charges: list[int] = []
+
+    page = await world.messages.query(query_for(time_start=at(3)), payer=Payer(charge=charges.append))
+
+    assert page == MessagePage([], None)
+    assert len(charges) == 1
+
+
 async def test_messages_of_another_network_topic_are_not_here(world: World) -> None:
     await world.put(envelope(1))
 
