@@ -103,10 +103,12 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class DiskFailed:
-    """A file of a torrent could not be read or written."""
+    """A file of a torrent could not be read or written. `is_of_system`: whether the system said so, and not libtorrent
+    alone, which finds a file too short where it could not write it."""
 
     info_hash: bytes
     text: str
+    is_of_system: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,8 @@ class Session:
                 case lt.cache_flushed_alert():
                     yield Flushed(_info_hash(alert.handle))
                 case lt.file_error_alert() | lt.torrent_error_alert():
-                    yield DiskFailed(_info_hash(alert.handle), alert.error.message())
+                    error = alert.error
+                    yield DiskFailed(_info_hash(alert.handle), error.message(), error.category().name() in _OF_SYSTEM)
                 case lt.alerts_dropped_alert():
                     yield EventsLost()
 
@@ -225,6 +228,10 @@ class Session:
         for address in self._bans.addresses():
             blocked.add_rule(address, address, 1)
         self._session.set_ip_filter(blocked)
+
+
+_OF_SYSTEM = ("system", "generic")
+"""The categories of errors that the system names."""
 
 
 def want(handle: Handle, pieces: set[int], count: int) -> None:

@@ -242,6 +242,8 @@ class Worker:
                 if fetch.missing and fetch.failure is None:
                     await self._settle(torrent, set(torrent.have))
             if fetch.failure is not None:
+                if fetch.failure.fault is Fault.DISK:
+                    await self._flush(torrent)  # what the system says may come after what libtorrent makes of it
                 raise fetch.failure
         finally:
             del torrent.fetches[request_id]
@@ -341,11 +343,12 @@ class Worker:
             case session.Flushed():
                 torrent.flushed.set()
                 return
-            case session.DiskFailed(_, text):
+            case session.DiskFailed(_, text, is_of_system):
                 torrent.failed = True
                 torrent.ready.set()
                 for fetch in torrent.fetches.values():
-                    fetch.fail(RequestFault(Fault.DISK, text))
+                    if fetch.failure is None or (is_of_system and fetch.failure.fault is Fault.DISK):
+                        fetch.fail(RequestFault(Fault.DISK, text))
                 return
         self._on_progress(torrent)
 
