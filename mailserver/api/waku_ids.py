@@ -13,7 +13,8 @@ from mailserver.api.params import Check, Fields, Invalid, Json, encode_hex, hex_
 from mailserver.errors import DecodeError
 from mailserver.history.delivery import PAGE_WORK
 from mailserver.history.id_answers import FETCH_WORK
-from mailserver.history.id_lists import IdLists, Selection
+from mailserver.history.id_lists import IdLists
+from mailserver.history.id_search import Selection
 from mailserver.ids.envelopes import content_topic_of, envelope_differences, envelope_muid, message_of
 from mailserver.ids.muid import (
     CHECKSUM_BYTES,

@@ -11,8 +11,9 @@ from functools import partial
 from typing import TypeVar
 
 from mailserver.history.delivery import FIND_TIMEOUT_S, PAGE_TIME_S, PAGE_WORK
-from mailserver.history.id_lists import AtOnce, IdLists, Selection, matching_envelopes
+from mailserver.history.id_lists import IdLists, matching_envelopes
 from mailserver.history.id_record import IdRecord
+from mailserver.history.id_search import AtOnce, Selection
 from mailserver.history.opening import Opener
 from mailserver.history.sending import MAX_ROWS, Client, EnvelopePackets, Readable, Sent, send_in_turn
 from mailserver.ids.muid import Muid
@@ -29,7 +30,7 @@ from mailserver.wakuid.packets import MAX_FETCHED_IDS, MAX_RECONCILE_BYTES, IdPa
 from mailserver.wakuid.questions import Fetch, FetchItems, Items, Query, Reconcile
 
 MAX_LISTED_IDS = 100_000
-"""The longest page of ids. It leaves in packets of MAX_FETCHED_IDS."""
+"""The longest page of ids. It leaves in packets of MAX_FETCHED_IDS; of fewer, where fewer were found at once."""
 
 FETCH_WORK = 4 * PAGE_WORK
 """After this much work of the store, ids of a comparison are not looked for any more: two thirds of a second of one
@@ -144,12 +145,11 @@ class IdAnswer:
         """Send ids, newest first."""
         lists, most = self._services.lists, self._ids_per_packet
         async with lists.newest(_selection(question), self._limit(question), self._payer, self._goes_on, most) as found:
-            while True:
+            while not found.is_over:
                 await self._client.wait_turn(min(found.left, most) * _MUID_BYTES + _PACKET_ROOM)
                 muids = await self._in_time(found.read())
-                if not muids:
-                    break
-                self._send_ids(question.request_id, muids)
+                if muids:
+                    self._send_ids(question.request_id, muids)
                 del muids  # a client that stalls before the next packet would keep them in memory
         await self._send_done(question, found.cursor, is_all=not found.cursor)
 
@@ -164,7 +164,7 @@ class IdAnswer:
             cursor, is_all = found.cursor, found.is_all
             if found.muids:
                 self._send_ids(question.request_id, found.muids)
-            del found  # as above
+            del found  # a client that stalls before the next packet would keep it in memory
             if is_all or not left or not self._goes_on():
                 break
             selection = replace(selection, cursor=cursor)
@@ -180,17 +180,17 @@ class IdAnswer:
             self._goes_on,
             at_once=AtOnce(MAX_ROWS, max_body_bytes(max(1, self._max_packet_bytes - _PACKET_ROOM))),
         )
-        while True:
+        while not found.is_over:
             # Wait first: so a client that stalls costs no memory.
             await self._client.wait_turn(self._max_packet_bytes)
             envelopes = await self._in_time(found.read())
-            if not envelopes:
-                break
-            self._bill.charge_envelopes(len(envelopes), _now())
-            payload = encode_envelopes(question.request_id, b"".join(envelopes))
-            self._client.send(IdPacketCode.ENVELOPES, payload)
-            self._on_sent(Sent(len(envelopes), len(payload), 0))
-            del envelopes, payload  # as above
+            if envelopes:
+                self._bill.charge_envelopes(len(envelopes), _now())
+                payload = encode_envelopes(question.request_id, b"".join(envelopes))
+                self._client.send(IdPacketCode.ENVELOPES, payload)
+                self._on_sent(Sent(len(envelopes), len(payload), 0))
+                del payload
+            del envelopes
         await self._send_done(question, found.cursor, is_all=not found.cursor)
 
     async def _send_arrived(self, question: Query) -> None:

@@ -2,34 +2,23 @@
 
 Nothing needs to be kept for it: a MUID is made from the envelope that it names. Lists in the order of arrival, and what
 finds envelopes by id, are the store's (`store.message_ids`).
-
-A cursor is where a list ended: created(4) || envelope hash(32) of the last one if it was newest first; in the order of
-arrival, 8 bytes.
 """
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, islice
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
-from mailserver.errors import DecodeError
-from mailserver.history.read_ahead import Places, ReadAhead
+from mailserver.history.id_search import ARRIVAL_BYTES, AtOnce, Meter, Piece, Search, Selection
+from mailserver.history.read_ahead import ReadAhead
 from mailserver.ids.envelopes import joined_metas, joined_muids
 from mailserver.ids.muid import Muid, metadata_of
 from mailserver.mail.request import Cursor
-from mailserver.store.interface import GoesOn, HistorySource, Page, Payer, Place, Query, Raws, always
-from mailserver.store.message_ids import (
-    ALL_METADATA,
-    BEFORE_ALL,
-    Arrival,
-    ArrivedIds,
-    MessageIds,
-    MetadataRange,
-)
-from mailserver.waku.bloom import Interest
+from mailserver.store.interface import GoesOn, HistorySource, Payer, Query, Raws, always
+from mailserver.store.message_ids import ALL_METADATA, ArrivedIds, MessageIds, MetadataRange
 from mailserver.waku.envelope import decode_envelope
 from mailserver.wakuid.packets import MAX_FETCHED_IDS, Order
 
@@ -40,65 +29,19 @@ BYTES_AT_ONCE = 1024 * 1024
 """How many bytes of envelopes are read for that."""
 
 READ_AHEAD = 4
-"""So many lists of ids read ahead at a time. While its client stalls, such a list keeps BYTES_AT_ONCE at most, and keys
-of 32 bytes of FOUND_AHEAD matches; another keeps no more than the keys of a packet."""
+"""So many lists of ids read ahead at a time. While its client stalls, such a list keeps BYTES_AT_ONCE that it has read
+ahead, or one envelope, and keys of 32 bytes of FOUND_AHEAD matches. Another keeps the keys of a packet."""
 
 FOUND_AHEAD = 4000
 """How many matches such a list looks for at once. To look for those of each packet alone takes so many trips to the
 store's threads that it waits again for what it reads ahead."""
 
-SLICE = 250
-"""What was read is looked at in slices of so many envelopes, half a millisecond each, between which others go on."""
-
-ARRIVAL_BYTES = 8
-
-SEARCHED_AT_ONCE = 512
-"""How many matches are looked for at once where only some of them are in the range of metadata."""
+SLICE = 256
+"""What was read is looked at in slices of so many envelopes, between which others go on. One of usual envelopes takes
+half a millisecond."""
 
 ID_WORK = 10
 """To look at the metadata of an envelope, and make its MUID, costs as much as this much work of the store."""
-
-_MAX_ARRIVAL = (1 << 63) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which envelopes a list is of: those that `interest` wants, created from `lower` to `upper` (Unix seconds, both
-    inclusive), whose metadata is in a range. `cursor`: where a list before it ended, in the same order."""
-
-    lower: int
-    upper: int
-    interest: Interest
-    metadata: MetadataRange = ALL_METADATA
-    order: Order = Order.NEWEST_FIRST
-    cursor: bytes = b""
-
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """When such envelopes were created, which have an id: as `lower` and `upper`."""
-        first, last = self.metadata.created
-        return max(self.lower, first, 1), min(self.upper, last)
-
-    def below(self) -> Place | None:
-        """Below which place a list that is newest first goes on.
-
-        Raises:
-            DecodeError: the cursor is none of such a list.
-        """
-        return Cursor.decode(self.cursor) if self.cursor else None
-
-    def after(self) -> Arrival:
-        """After which arrival a list in the order of arrival goes on.
-
-        Raises:
-            DecodeError: the cursor is none of such a list.
-        """
-        if not self.cursor:
-            return BEFORE_ALL
-        place = int.from_bytes(self.cursor, "big")
-        if len(self.cursor) != ARRIVAL_BYTES or place > _MAX_ARRIVAL:
-            raise DecodeError("cursor is not of a list in the order of arrival", got=len(self.cursor))
-        return Arrival(place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +59,7 @@ class IdLists:
 
     source: HistorySource
     ids: MessageIds
-    _places: Places = field(default_factory=lambda: Places(READ_AHEAD), init=False)
+    _reading_ahead: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READ_AHEAD), init=False)
 
     async def list(self, selection: Selection, limit: int, payer: Payer, goes_on: GoesOn = always) -> IdList:
         """List the first `limit` ids of a selection.
@@ -146,20 +89,13 @@ class IdLists:
         Raises:
             DecodeError: the cursor is none of such a list.
         """
-        search = _Search(self.source, selection, limit, payer, goes_on, AtOnce(count, BYTES_AT_ONCE))
-        found = Matches(search, partial(_muids, self.ids.network_topic, selection.metadata))
-        if not self._places.take():
-            yield found
-            return
-        try:
-            async with found.read_ahead():
-                yield found
-        finally:
-            self._places.give_back()
+        search = Search(self.source, selection, payer, goes_on, count, AtOnce(count, BYTES_AT_ONCE))
+        async with ReadAhead[Piece | None](self._reading_ahead) as ahead:
+            yield Matches(search, partial(_muids, self.ids.network_topic, selection.metadata), limit, ahead)
 
     async def _as_arrived(self, selection: Selection, limit: int, payer: Payer, goes_on: GoesOn) -> IdList:
         after, query = selection.after(), Query(*selection.bounds, selection.interest)
-        metadata, meter = selection.metadata, _Meter(payer, goes_on)
+        metadata, meter = selection.metadata, Meter(payer, goes_on)
         muids: list[Muid] = []
         arrived = ArrivedIds((), after, is_all=query.lower > query.upper)
         while len(muids) < limit and not arrived.is_all:
@@ -172,96 +108,6 @@ class IdLists:
         return IdList(muids, int(arrived.end).to_bytes(ARRIVAL_BYTES, "big"), arrived.is_all)
 
 
-class _Meter:
-    """A payer, and how much work was done for it since this was made."""
-
-    def __init__(self, payer: Payer, goes_on: GoesOn) -> None:
-        self._work = 0
-        self._goes_on = goes_on
-        self._charge = payer.charge
-        self.payer = replace(payer, charge=self.charge)
-
-    def charge(self, amount: int) -> None:
-        self._work += amount
-        self._charge(amount)
-
-    def goes_on(self, _: int = 0) -> bool:
-        """Whether to go on after all this work."""
-        return self._goes_on(self._work)
-
-
-class AtOnce(NamedTuple):
-    """How much is read at once: so many envelopes of so many bytes, at most."""
-
-    envelopes: int
-    bytes: int
-
-
-class _Piece(NamedTuple):
-    """What was read at once. `is_cut`: whether the same search has found more; `may_be_more`: whether any has."""
-
-    raws: Raws
-    is_cut: bool
-    may_be_more: bool
-
-
-class _Search:
-    """Finds what a selection may have, newest first, and reads it piece by piece, at a payer's expense.
-
-    `left`: how many are still wanted; `found_at_once`: how many are looked for at once, if all are wanted.
-    """
-
-    def __init__(
-        self, source: HistorySource, selection: Selection, limit: int, payer: Payer, goes_on: GoesOn, at_once: AtOnce
-    ) -> None:
-        """Begin, for `limit` of them.
-
-        Raises:
-            DecodeError: the cursor is none of a list that is newest first.
-        """
-        self._source = source
-        self._query = Query(*selection.bounds, selection.interest, selection.below())
-        self._is_of_all = selection.metadata == ALL_METADATA
-        self._at_once = at_once
-        self._page: Page | None = None
-        self.meter = _Meter(payer, goes_on)
-        self.left = limit
-        self.found_at_once = at_once.envelopes
-
-    async def read(self) -> _Piece | None:
-        """Read the next piece; None at the end, or if the search is not to go on.
-
-        Raises:
-            StoreError: the source cannot be read.
-        """
-        page = await self._next_page()
-        if page is None:
-            return None
-        raws = await page.read(min(page.left, self._at_once.envelopes), self._at_once.bytes)
-        is_cut = page.left > 0
-        return _Piece(raws, is_cut, may_be_more=is_cut or page.end is not None)
-
-    async def _next_page(self) -> Page | None:
-        """A page of the source of which something is left; None if there is none, or the search is not to go on."""
-        while self._page is None or not self._page.left:
-            if self._page is not None:
-                if self._page.end is None or not self.meter.goes_on():
-                    return None
-                self._query = replace(self._query, below=self._page.end)
-            if self._query.lower > self._query.upper:
-                return None
-            # If few of them are in the range, not every search is for the few that are still wanted.
-            rows = min(self.left, self.found_at_once) if self._is_of_all else SEARCHED_AT_ONCE
-            self._page = await self._source.find(self._query, rows, payer=self.meter.payer, goes_on=self.meter.goes_on)
-        return self._page
-
-    @property
-    def cursor(self) -> bytes:
-        """Where the next page begins, once all was read that was found; empty if there is none."""
-        end = self._query.below if self._page is None else self._page.end
-        return b"" if end is None or self._query.lower > self._query.upper else Cursor(*end).encode()
-
-
 T = TypeVar("T")
 
 
@@ -269,35 +115,30 @@ class Matches(Generic[T]):
     """What a query finds, newest first: MUIDs, or envelopes. They read themselves, some at a time, at their payer's
     expense.
 
-    Envelopes without an id are left out.
+    Envelopes without an id are left out. `left`: how many may still be read; `is_over`: whether nothing more will be,
+    as far as is known.
     """
 
-    def __init__(self, search: _Search, taking: Callable[[Raws], list[T | None]]) -> None:
+    def __init__(
+        self,
+        search: Search,
+        taking: Callable[[Raws], list[T | None]],
+        limit: int,
+        ahead: ReadAhead[Piece | None] | None = None,
+    ) -> None:
         """Begin, where a search does.
 
         Args:
             taking: makes what is wanted of each of some envelopes that were read; None of one that is not wanted.
+            limit: how many are read at most.
+            ahead: what comes next is read there while what was read before is worked on. None: it is not.
         """
         self._search = search
         self._taking = taking
-        self._ahead: ReadAhead[_Piece | None] | None = None
+        self._ahead = ahead
         self._cut_at = b""  # the cursor of a list that ends between two matches of a page
-
-    @property
-    def left(self) -> int:
-        """How many may still be read."""
-        return self._search.left
-
-    @contextlib.asynccontextmanager
-    async def read_ahead(self) -> AsyncIterator[None]:
-        """As long as the context is entered, read what comes next while MUIDs are made of what was read before."""
-        self._search.found_at_once = FOUND_AHEAD
-        self._ahead = ReadAhead(self._search.read)
-        try:
-            yield
-        finally:
-            await self._ahead.stop()
-            self._ahead = None
+        self.left = limit
+        self.is_over = not limit
 
     async def read(self) -> list[T]:
         """Read the next matches. None at all: the search is over, and `cursor` says whether there may be more.
@@ -305,30 +146,40 @@ class Matches(Generic[T]):
         Raises:
             StoreError: the source cannot be read.
         """
-        search = self._search
-        while search.left and (piece := await self._next_piece()) is not None:
-            raws = piece.raws
-            search.meter.charge((len(raws.sizes) - raws.sizes.count(0)) * ID_WORK)
-            taken: list[T | None] = []
-            for some in _slices(raws):
-                await asyncio.sleep(0)
-                taken += self._taking(some)
-            found = [each for each in taken if each is not None]
+        while not self.is_over:
+            piece = await self._next_piece()
+            if piece is None:
+                self.is_over = True
+                break
+            found = await self._take(piece)
+            self.is_over = not (self.left and piece.may_be_more)
             if found:
-                if len(found) > search.left or (len(found) == search.left and piece.is_cut):
-                    self._cut_at = _cursor_behind(raws, taken, search.left)
-                    del found[search.left :]
-                search.left -= len(found)
                 return found
         return []
 
-    async def _next_piece(self) -> _Piece | None:
-        if self._ahead is None:
-            return await self._search.read()
-        piece = await self._ahead.next()
-        if piece is not None and piece.may_be_more and len(piece.raws.sizes) < self.left:
-            self._ahead.begin()
+    async def _next_piece(self) -> Piece | None:
+        ahead = self._ahead
+        piece = await (self._search.read(self.left) if ahead is None or not ahead.has_begun else ahead.next())
+        if ahead is not None and piece is not None and piece.may_be_more:
+            left = self.left - len(piece.raws.sizes)
+            if left > 0 and await ahead.take_place():
+                self._search.found_at_once = FOUND_AHEAD
+                ahead.begin(self._search.read(left))
         return piece
+
+    async def _take(self, piece: Piece) -> list[T]:
+        raws = piece.raws
+        self._search.meter.charge((len(raws.sizes) - raws.sizes.count(0)) * ID_WORK)
+        taken: list[T | None] = []
+        for some in _slices(raws):
+            await asyncio.sleep(0)
+            taken += self._taking(some)
+        found = [each for each in taken if each is not None]
+        if len(found) > self.left or (found and len(found) == self.left and piece.is_cut):
+            self._cut_at = _cursor_behind(raws, taken, self.left)
+            del found[self.left :]
+        self.left -= len(found)
+        return found
 
     @property
     def cursor(self) -> bytes:
@@ -353,8 +204,8 @@ def matching_envelopes(
     Raises:
         DecodeError: the cursor is none of a list that is newest first.
     """
-    search = _Search(source, selection, limit, payer, goes_on, at_once)
-    return Matches(search, partial(_envelopes, selection.metadata))
+    search = Search(source, selection, payer, goes_on, limit, at_once)
+    return Matches(search, partial(_envelopes, selection.metadata), limit)
 
 
 def _slices(raws: Raws) -> Iterator[Raws]:

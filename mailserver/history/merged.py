@@ -264,8 +264,9 @@ class MergedPage(Interleaved):
     @property
     def last_hash(self) -> EnvelopeHash | None:
         """Keccak-256 of the last envelope that was read; None before the first."""
-        if self._last_hash is None and self._last is not None:
+        if self._last is not None:
             self._last_hash = EnvelopeHash(keccak256(self._last))
+            self._last = None
         return self._last_hash
 
     @property
@@ -284,5 +285,5 @@ class MergedPage(Interleaved):
         """Read the next envelopes, `count` at most; see `store.interface.Page`."""
         raws = await super().read(count, max_bytes)
         if raws.body:
-            self._last, self._last_hash = raws.last, None
+            self._last = raws.last
         return raws

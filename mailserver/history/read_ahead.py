@@ -4,58 +4,57 @@ What was read ahead stays in memory while its client stalls. So only a few reade
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Generic, Self, TypeVar
 
 T = TypeVar("T")
 
 
-class Places:
-    """Of so many readers that may read ahead at a time."""
-
-    def __init__(self, count: int) -> None:
-        self._free = count
-
-    def take(self) -> bool:
-        """Take a place; False if there is none."""
-        if not self._free:
-            return False
-        self._free -= 1
-        return True
-
-    def give_back(self) -> None:
-        """Give back a place that was taken."""
-        self._free += 1
-
-
 class ReadAhead(Generic[T]):
-    """Reads piece after piece, at most one of them ahead. Once it has begun it has to be stopped."""
+    """Reads one piece ahead, once there is a place for it. When the context is left, what it reads ends, and the place
+    is free again."""
 
-    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
+    def __init__(self, places: asyncio.Semaphore) -> None:
         """Begin with nothing read.
 
         Args:
-            read: reads the next piece.
+            places: of all that read ahead at a time.
         """
-        self._read = read
-        self._ahead: asyncio.Future[T] | None = None
+        self._places = places
+        self._has_place = False
+        self._ahead: asyncio.Task[T] | None = None
 
-    def begin(self) -> None:
-        """Begin to read the next piece, as soon as the event loop goes on."""
-        if self._ahead is None:
-            self._ahead = asyncio.ensure_future(self._read())
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        ahead, self._ahead = self._ahead, None
+        try:
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.gather(ahead, return_exceptions=True)
+        finally:
+            if self._has_place:
+                self._has_place = False
+                self._places.release()
+
+    async def take_place(self) -> bool:
+        """Take a place, which is kept; False if none is free. It does not wait for one."""
+        if not self._has_place and not self._places.locked():
+            self._has_place = await self._places.acquire()
+        return self._has_place
+
+    def begin(self, reading: Coroutine[Any, Any, T]) -> None:
+        """Begin to read the next piece, as soon as the event loop goes on. The one before must have been taken."""
+        self._ahead = asyncio.create_task(reading)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a piece was begun that `next` has not returned."""
+        return self._ahead is not None
 
     async def next(self) -> T:
-        """The next piece: the one that was begun, or one that is read now."""
-        if self._ahead is None:
-            return await self._read()
-        try:
-            return await self._ahead
-        finally:
-            self._ahead = None
-
-    async def stop(self) -> None:
-        """End what is read ahead."""
-        if self._ahead is not None:
-            self._ahead.cancel()
-            await asyncio.gather(self.next(), return_exceptions=True)
+        """The piece that was begun."""
+        ahead, self._ahead = self._ahead, None
+        assert ahead is not None, "it has begun"
+        return await ahead

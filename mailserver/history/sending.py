@@ -14,7 +14,7 @@ MAX_ROWS = 256
 """Most envelopes that are looked at for one packet. As sealed envelopes have at least 256 bytes, this many fill it.
 Without it, a page of tiny envelopes with long ones among them would be looked at to its end for each packet."""
 
-_LIKELY_BYTES = 512
+LIKELY_BYTES = 512
 """How long an envelope is assumed to be before the first of an answer was read."""
 
 
@@ -90,7 +90,7 @@ class EnvelopePackets:
             StoreError: the store cannot be read.
         """
         max_bytes = max_body_bytes(self._max_packet_bytes)
-        mean = _LIKELY_BYTES
+        mean = LIKELY_BYTES
         while found.left:
             # As many as will fit if they are as long as those of the packet before.
             count = 1 if one_by_one else min(max_bytes // mean + 1, MAX_ROWS, found.left)

@@ -88,6 +88,13 @@ class SendRate:
         if self._bytes is not None:
             self._bytes.take(more, asyncio.get_running_loop().time())
 
+    def give_back(self, size: int) -> None:
+        """Count a packet of `size` bytes no more: it had its turn, and is not sent."""
+        now = asyncio.get_running_loop().time()
+        for bucket, cost in ((self._packets, 1), (self._bytes, size)):
+            if bucket is not None:
+                bucket.take(-cost, now)
+
     def _owe(self, size: int) -> float:
         now = asyncio.get_running_loop().time()
         seconds = 0.0

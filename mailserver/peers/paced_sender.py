@@ -12,7 +12,8 @@ from mailserver.net.sessions import Code
 
 
 class PacedSender:
-    """Used by one task. For each packet, it calls `wait_turn` and then `send`."""
+    """Used by one task. For each packet, it calls `wait_turn` and then `send`. A turn in which nothing is sent is given
+    back with the next one."""
 
     __slots__ = ("_connection", "_counted", "_sealing", "_send_rate")
 
@@ -26,7 +27,7 @@ class PacedSender:
         self._connection = connection
         self._send_rate = send_rate
         self._sealing = sealing
-        self._counted = 0
+        self._counted: int | None = None  # the size of a packet that has its turn, and was not sent yet
 
     async def wait_turn(self, size: int) -> None:
         """Wait until a packet of about `size` bytes may be sent.
@@ -34,6 +35,10 @@ class PacedSender:
         Raises:
             ConnectionLost: the connection has ended.
         """
+        if self._counted is not None:
+            self._send_rate.give_back(self._counted)
+            self._sealing.correct(-self._counted)
+            self._counted = None
         await self._connection.drain()
         await self._send_rate.take(size)
         await self._sealing.take(size)
@@ -54,9 +59,9 @@ class PacedSender:
         Raises:
             ConnectionLost: the connection has ended.
         """
-        more = len(payload) - self._counted
+        more = len(payload) - (self._counted or 0)
         if more:
             self._send_rate.correct(more)
             self._sealing.correct(more)
-        self._counted = 0
+        self._counted = None
         self._connection.send(code, payload)

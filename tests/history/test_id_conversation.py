@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import ConnectionLost, Rejection, StoreError
-from mailserver.history import id_answers, id_lists
+from mailserver.history import id_answers, id_search
 from mailserver.history.id_answers import IdServices, IdSettings
 from mailserver.history.id_conversation import BUSY_RETRY_S, NOT_INDEXED_RETRY_S, IdConversation
 from mailserver.history.id_lists import IdLists
@@ -119,6 +119,19 @@ async def test_packets_of_ids_are_as_long_as_the_peer_takes_them(booth: Booth, o
     assert names == muids(in_order(envelopes) if order is Order.NEWEST_FIRST else envelopes)
 
 
+@pytest.mark.parametrize("limit", [1, 30, 40, 50])
+@pytest.mark.parametrize("what", What)
+async def test_turn_is_taken_for_each_packet_and_no_other(booth: Booth, what: What, limit: int) -> None:
+    await fill(booth.store, make_envelopes(40))
+    await booth.open()
+
+    *_, done = await booth.answer(replace(ALL, what=what, limit=limit), max_packet_bytes=1500)
+
+    assert isinstance(done, Done)
+    assert done.is_all == (limit >= 40)
+    assert len(booth.client.turns) == len(booth.client.sent)
+
+
 @pytest.mark.parametrize("order", Order)
 async def test_packets_of_envelopes_stay_within_the_target(booth: Booth, order: Order) -> None:
     envelopes = make_large_envelopes(10, 20_000)
@@ -147,7 +160,7 @@ async def test_query_that_takes_too_much_work_ends_early_with_a_cursor(
     booth: Booth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(id_answers, "PAGE_WORK", 1)
-    monkeypatch.setattr(id_lists, "SEARCHED_AT_ONCE", 3)
+    monkeypatch.setattr(id_search, "SEARCHED_AT_ONCE", 3)
     monkeypatch.setattr(message_ids, "WALKED_ROWS", 3)
     envelopes = [make_envelope(number, created=1000, ttl=number) for number in range(30)]
     wanted = muids(envelopes)[20]

@@ -1,19 +1,20 @@
 """mailserver.history.id_lists: what a query about message ids finds, newest first, in a store and in an archive."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mailserver.errors import DecodeError
-from mailserver.history import id_lists
-from mailserver.history.id_lists import AtOnce, IdLists, Selection, matching_envelopes
+from mailserver.history import id_lists, id_search
+from mailserver.history.id_lists import IdLists, matching_envelopes
+from mailserver.history.id_search import AtOnce, Selection
 from mailserver.ids.envelopes import NS, envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, metadata_of
 from mailserver.store.engine import message_ids
-from mailserver.store.interface import OURSELVES, GoesOn, NewEnvelope, Payer, always
+from mailserver.store.interface import OURSELVES, GoesOn, NewEnvelope, Page, Payer, Query, always
 from mailserver.store.message_ids import MetadataRange
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite.store import SqliteStore, open_store
@@ -27,7 +28,7 @@ from tests.store.samples import DAY, EVER, FULL, NEWS, SPORT, START, deployed_bl
 
 EVERYTHING = Selection(*EVER, FULL)
 NEWS_ONLY = Selection(*EVER, Interest(topics=frozenset({NEWS})))
-READ_AT_ONCE = AtOnce(7, 1000)
+READ_AT_ONCE = AtOnce(7, 10_000)
 BY_BLOOM = Selection(*EVER, Interest(bloom=deployed_bloom(NEWS)))
 
 
@@ -114,7 +115,7 @@ async def test_envelope_without_id_is_in_no_list_and_leaves_its_place_to_another
 async def test_muids_are_listed_by_their_metadata(
     store: SqliteStore, limit: int, searched: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(id_lists, "SEARCHED_AT_ONCE", searched)
+    monkeypatch.setattr(id_search, "SEARCHED_AT_ONCE", searched)
     envelopes = some_envelopes(20)
     await fill(store, envelopes)
     metadata = sorted(metadata_of(name) for name in muids(envelopes))
@@ -148,7 +149,7 @@ async def test_muids_are_listed_by_their_metadata(
 async def test_list_that_may_not_go_on_ends_early_and_the_next_one_goes_on_there(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(id_lists, "SEARCHED_AT_ONCE", 2)
+    monkeypatch.setattr(id_search, "SEARCHED_AT_ONCE", 2)
     envelopes = in_order([make_envelope(number, created=START, ttl=number) for number in range(12)])
     wanted = muids(envelopes)[5]
     await fill(store, envelopes)
@@ -163,6 +164,73 @@ async def test_list_that_may_not_go_on_ends_early_and_the_next_one_goes_on_there
 
     assert pages[:3] == [[], [], [wanted]]
     assert all(page == [] for page in pages[3:])
+
+
+@pytest.mark.parametrize("read", [1, 3])
+@pytest.mark.parametrize("found", [4, 100])
+async def test_search_that_may_not_go_on_leaves_what_it_has_found_to_the_next_one(
+    store: SqliteStore, found: int, read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(id_lists, "FOUND_AHEAD", found)
+    envelopes = in_order(some_envelopes(20))
+    await fill(store, envelopes)
+
+    async def pages(next_page: Callable[[Selection, GoesOn], Awaitable[tuple[list[Muid], bytes]]]) -> list[list[Muid]]:
+        pages: list[list[Muid]] = []
+        cursor = b""
+        while cursor or not pages:
+            answers = iter([True])  # one more piece, or search, and no more
+            page, cursor = await next_page(replace(EVERYTHING, cursor=cursor), lambda _: next(answers, False))  # noqa: B023
+            pages.append(page)
+        return pages
+
+    async def of_ids(selection: Selection, goes_on: GoesOn) -> tuple[list[Muid], bytes]:
+        names: list[Muid] = []
+        async with lists_of(store).newest(selection, 20, OURSELVES, goes_on, read) as matches:
+            while more := await matches.read():
+                names += more
+        return names, matches.cursor
+
+    async def of_envelopes(selection: Selection, goes_on: GoesOn) -> tuple[list[Muid], bytes]:
+        raws: list[bytes] = []
+        matches = matching_envelopes(store, selection, 20, OURSELVES, goes_on, at_once=AtOnce(read, 300))
+        while more := await matches.read():
+            raws += more
+        return muids([*map(decode_envelope, raws)]), matches.cursor
+
+    for of in of_ids, of_envelopes:
+        lists = await pages(of)
+        assert [name for page in lists for name in page] == muids(envelopes)
+        assert all(len(page) <= 2 * read for page in lists)
+
+
+class Watched:
+    """A store that notes how many matches each search was for."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self.limits: list[int] = []
+
+    async def find(self, query: Query, limit: int, *, payer: Payer = OURSELVES, goes_on: GoesOn = always) -> Page:
+        self.limits.append(limit)
+        return await self._store.find(query, limit, payer=payer, goes_on=goes_on)
+
+
+async def test_no_more_is_looked_for_than_is_wanted(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(id_lists, "FOUND_AHEAD", 6)
+    await fill(store, some_envelopes(20))
+    of_ids, of_envelopes = Watched(store), Watched(store)
+
+    async with IdLists(of_ids, store.message_ids).newest(EVERYTHING, 18, OURSELVES, count=5) as ids:
+        while await ids.read():
+            pass
+    envelopes = matching_envelopes(of_envelopes, EVERYTHING, 18, OURSELVES, at_once=AtOnce(5, 10_000))
+    while await envelopes.read():
+        pass
+
+    assert ids.left == envelopes.left == 0
+    assert of_ids.limits == [5, 6, 6, 1]
+    assert of_envelopes.limits == [18]
 
 
 async def test_ids_of_what_was_archived_and_removed_are_listed_too(tmp_path: Path) -> None:

@@ -68,3 +68,22 @@ async def test_turns_are_counted_by_what_was_sent(expected: int, size: int, turn
     await sent_through(sender, [(expected, size)] * 4)
 
     assert waited == turns
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [PeerSettings(byte_rate_limits=RateLimits(peer=1000)), PeerSettings(packet_rate_limits=RateLimits(peer=5))],
+)
+@in_simulated_time
+async def test_turn_in_which_nothing_was_sent_is_given_back(settings: PeerSettings) -> None:
+    send_rate, sent = SendRate(), Sent()
+    send_rate.follow(settings)
+    sender = PacedSender(cast(Connection, sent), send_rate, WorkBudget(LoopScheduler(), 500))
+
+    for _ in range(20):
+        await sender.wait_turn(100)
+    await sent_through(sender, [(100, 100)])
+
+    ((moment, size),) = sent.packets
+    assert moment == pytest.approx(0.0, abs=1e-3)
+    assert size == 100

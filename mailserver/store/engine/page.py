@@ -37,7 +37,8 @@ class RowReader(Protocol[Rows]):
 
 
 class KeptKeysPage(Generic[Rows]):
-    """A `store.interface.StoredPage`. It keeps no envelopes: a client that does not read on occupies little memory."""
+    """A `store.interface.StoredPage`. Of envelopes it keeps the last that was read, until its hash is asked for. So a
+    client that does not read on occupies little memory."""
 
     __slots__ = ("_at", "_end", "_keys", "_last", "_last_hash", "_reader", "_rows", "ended_early")
 
@@ -101,8 +102,9 @@ class KeptKeysPage(Generic[Rows]):
         """Keccak-256 of the last envelope that was read; None before the first."""
         # The hash of its bytes as they are: an answer must end even if the disk has turned a bit of them. It is made
         # only once, because an envelope of 1 MiB takes milliseconds.
-        if self._last_hash is None and self._last is not None:
+        if self._last is not None:
             self._last_hash = EnvelopeHash(keccak256(self._last))
+            self._last = None
         return self._last_hash
 
     @property
@@ -125,5 +127,5 @@ class KeptKeysPage(Generic[Rows]):
         raws = await self._reader.read(self._rows[self._at : self._at + count], max_bytes)
         self._at += len(raws.sizes)
         if raws.body:
-            self._last, self._last_hash = raws.last, None
+            self._last = raws.last
         return raws

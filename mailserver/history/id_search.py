@@ -1,0 +1,175 @@
+"""Looks for what a list of message ids, newest first, is made of: in whatever answers history requests.
+
+A cursor is where a list ended: created(4) || envelope hash(32) of the last one if it was newest first; in the order of
+arrival, 8 bytes.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from mailserver.errors import DecodeError
+from mailserver.history.sending import LIKELY_BYTES
+from mailserver.mail.request import Cursor
+from mailserver.store.interface import GoesOn, HistorySource, Page, Payer, Place, Query, Raws
+from mailserver.store.message_ids import ALL_METADATA, BEFORE_ALL, Arrival, MetadataRange
+from mailserver.waku.bloom import Interest
+from mailserver.waku.envelope import decode_envelope
+from mailserver.wakuid.packets import Order
+
+ARRIVAL_BYTES = 8
+
+SEARCHED_AT_ONCE = 512
+"""How many matches are looked for at once where only some of them are in the range of metadata."""
+
+_MAX_ARRIVAL = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which envelopes a list is of: those that `interest` wants, created from `lower` to `upper` (Unix seconds, both
+    inclusive), whose metadata is in a range. `cursor`: where a list before it ended, in the same order."""
+
+    lower: int
+    upper: int
+    interest: Interest
+    metadata: MetadataRange = ALL_METADATA
+    order: Order = Order.NEWEST_FIRST
+    cursor: bytes = b""
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """When such envelopes were created, which have an id: as `lower` and `upper`."""
+        first, last = self.metadata.created
+        return max(self.lower, first, 1), min(self.upper, last)
+
+    def below(self) -> Place | None:
+        """Below which place a list that is newest first goes on.
+
+        Raises:
+            DecodeError: the cursor is none of such a list.
+        """
+        return Cursor.decode(self.cursor) if self.cursor else None
+
+    def after(self) -> Arrival:
+        """After which arrival a list in the order of arrival goes on.
+
+        Raises:
+            DecodeError: the cursor is none of such a list.
+        """
+        if not self.cursor:
+            return BEFORE_ALL
+        place = int.from_bytes(self.cursor, "big")
+        if len(self.cursor) != ARRIVAL_BYTES or place > _MAX_ARRIVAL:
+            raise DecodeError("cursor is not of a list in the order of arrival", got=len(self.cursor))
+        return Arrival(place)
+
+
+class Meter:
+    """A payer, and how much work was done for it since this was made."""
+
+    def __init__(self, payer: Payer, goes_on: GoesOn) -> None:
+        self._work = 0
+        self._goes_on = goes_on
+        self._charge = payer.charge
+        self.payer = replace(payer, charge=self.charge)
+
+    def charge(self, amount: int) -> None:
+        self._work += amount
+        self._charge(amount)
+
+    def goes_on(self, _: int = 0) -> bool:
+        """Whether to go on after all this work."""
+        return self._goes_on(self._work)
+
+
+class AtOnce(NamedTuple):
+    """How much is read at once: so many envelopes of so many bytes, at most."""
+
+    envelopes: int
+    bytes: int
+
+
+class Piece(NamedTuple):
+    """What was read at once. `is_cut`: whether more of the same page is left to read; `may_be_more`: whether that is
+    so, or another search may find more."""
+
+    raws: Raws
+    is_cut: bool
+    may_be_more: bool
+
+
+class Search:
+    """Finds what a selection may have, newest first, and reads it piece by piece, at a payer's expense.
+
+    `found_at_once`: how many are looked for at once, if so many are wanted.
+    """
+
+    def __init__(
+        self,
+        source: HistorySource,
+        selection: Selection,
+        payer: Payer,
+        goes_on: GoesOn,
+        found_at_once: int,
+        at_once: AtOnce,
+    ) -> None:
+        """Begin with nothing found.
+
+        Raises:
+            DecodeError: the cursor is none of a list that is newest first.
+        """
+        self._source = source
+        self._query = Query(*selection.bounds, selection.interest, selection.below())
+        self._is_of_all = selection.metadata == ALL_METADATA
+        self._at_once = at_once
+        self._page: Page | None = None
+        self._mean = LIKELY_BYTES
+        self._read_to: Place | None = None  # where what was read of the page ends, if more of it is left
+        self.meter = Meter(payer, goes_on)
+        self.found_at_once = found_at_once
+
+    async def read(self, wanted: int) -> Piece | None:
+        """Read the next piece; None at the end, or if the search is not to go on.
+
+        Args:
+            wanted: how many are wanted of what follows, at least 1.
+        Raises:
+            StoreError: the source cannot be read.
+        """
+        page = await self._next_page(wanted)
+        if page is None:
+            return None
+        # As many as will fit if they are as long as those of the piece before.
+        count = min(page.left, self._at_once.envelopes, self._at_once.bytes // self._mean + 1)
+        raws = await page.read(count, self._at_once.bytes)
+        if raws.body:
+            self._mean = len(raws.body) // (len(raws.sizes) - raws.sizes.count(0))
+        is_cut = page.left > 0
+        if not is_cut:
+            self._read_to = None
+        elif raws.body:
+            assert page.last_hash is not None, "some of it was read"
+            self._read_to = decode_envelope(raws.last).created, page.last_hash
+        return Piece(raws, is_cut, may_be_more=is_cut or page.end is not None)
+
+    async def _next_page(self, wanted: int) -> Page | None:
+        """A page of the source of which something is left; None if there is none, or the search is not to go on."""
+        if self._read_to is not None and not self.meter.goes_on():
+            return None
+        while self._page is None or not self._page.left:
+            if self._page is not None:
+                if self._page.end is None or not self.meter.goes_on():
+                    return None
+                self._query = replace(self._query, below=self._page.end)
+            if self._query.lower > self._query.upper:
+                return None
+            # If few of them are in the range, not every search is for the few that are still wanted.
+            rows = min(wanted, self.found_at_once) if self._is_of_all else SEARCHED_AT_ONCE
+            self._page = await self._source.find(self._query, rows, payer=self.meter.payer, goes_on=self.meter.goes_on)
+        return self._page
+
+    @property
+    def cursor(self) -> bytes:
+        """Where the next page begins, once all was read or the search did not go on; empty if there is none."""
+        end = self._read_to or (self._query.below if self._page is None else self._page.end)
+        return b"" if end is None or self._query.lower > self._query.upper else Cursor(*end).encode()
