@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from mailserver.errors import ConnectionLost
 from mailserver.limits.admission import groups_of
@@ -30,6 +31,7 @@ from mailserver.live.pool import (
 )
 from mailserver.metrics.registry import Metrics
 from mailserver.net.connection import Connection
+from mailserver.net.sessions import Code
 from mailserver.rlpx.shared_payload import SharedPayload
 from mailserver.waku.envelope import encode_envelopes, packet_bytes
 from mailserver.waku.packets import PacketCode, PeerSettings
@@ -220,6 +222,24 @@ class Relay:
             self._shared_bytes = 0
 
 
+class Sender(Protocol):
+    """Sends packets to one peer, each after its turn: `mailserver.peers.paced_sender`."""
+
+    async def wait_turn(self, size: int) -> None:
+        """Wait until a packet of about `size` bytes may be sent.
+
+        Raises:
+            ConnectionLost: the connection has ended.
+        """
+
+    def send(self, code: Code, payload: bytes | SharedPayload) -> None:
+        """Send a packet, after `wait_turn`.
+
+        Raises:
+            ConnectionLost: the connection has ended.
+        """
+
+
 class PeerRelay:
     """Sends one peer what it wants of the pool. `position`: the number of the first bundle that it has not come to."""
 
@@ -230,7 +250,7 @@ class PeerRelay:
         number: int,
         send_rate: SendRate,
         clock: Clock,
-        wait_turn: Callable[[int], Awaitable[None]],
+        sender: Sender,
         *,
         is_limited: bool = True,
     ) -> None:
@@ -239,7 +259,7 @@ class PeerRelay:
         Args:
             number: the number of the connection.
             send_rate: the rate limits that the peer has announced.
-            wait_turn: waits until a packet of about so many bytes may be sent.
+            sender: sends to the peer; nobody else uses it.
             is_limited: whether the limit of the backlog holds for this peer.
         """
         self._relay = relay
@@ -247,7 +267,7 @@ class PeerRelay:
         self._number = number
         self._send_rate = send_rate
         self._clock = clock
-        self._wait_turn = wait_turn
+        self._sender = sender
         self._is_limited = is_limited
         self._joined_at = relay.end
         self.position = 0
@@ -316,11 +336,11 @@ class PeerRelay:
 
     async def _send(self, envelopes: Sequence[LiveEnvelope]) -> None:
         size = packet_bytes(sum(len(live.envelope.raw) for live in envelopes))
-        await self._wait_turn(size)
+        await self._sender.wait_turn(size)
         now = self._clock()  # waiting may have taken a while
         due = [live for live in envelopes if live.envelope.expiry >= now and self._number not in live.sighting.peers]
         if due:
-            self._connection.send(PacketCode.MESSAGES, self._relay.share(due))
+            self._sender.send(PacketCode.MESSAGES, self._relay.share(due))
             self._relay.metrics.relayed.inc(len(due))
 
 

@@ -9,6 +9,7 @@ from mailserver.limits.loop_scheduler import WorkBudget
 from mailserver.limits.send_rate import SendRate
 from mailserver.net.connection import Connection
 from mailserver.net.sessions import Code
+from mailserver.rlpx.shared_payload import SharedPayload
 
 
 class PacedSender:
@@ -53,13 +54,14 @@ class PacedSender:
         """
         await self._connection.drain()
 
-    def send(self, code: Code, payload: bytes) -> None:
+    def send(self, code: Code, payload: bytes | SharedPayload) -> None:
         """Send a packet, after `wait_turn`.
 
         Raises:
             ConnectionLost: the connection has ended.
         """
-        more = len(payload) - (self._counted or 0)
+        size = len(payload.raw if isinstance(payload, SharedPayload) else payload)
+        more = size - (self._counted or 0)
         if more:
             self._send_rate.correct(more)
             self._sealing.correct(more)

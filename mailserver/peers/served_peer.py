@@ -241,7 +241,7 @@ class ServedPeer:
                 self.number,
                 self._send_rate,
                 services.clock,
-                self.sender().wait_turn,
+                self.sender(),
                 is_limited=not self._known_meter.is_exempt,
             ).run()
 

@@ -8,6 +8,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Sequence
 
+from mailserver.limits.loop_scheduler import LoopScheduler, WorkBudget
 from mailserver.limits.send_rate import SendRate
 from mailserver.live.feed import Feed, LiveEnvelope
 from mailserver.live.pool import POOL_BYTES
@@ -18,6 +19,7 @@ from mailserver.net.connection import Connection
 from mailserver.net.inbound import Event
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import session_config
+from mailserver.peers.paced_sender import PacedSender
 from mailserver.waku.envelope import Envelope, Topic, decode_envelopes, encode_envelope
 from mailserver.waku.packets import PacketCode, StatusOptions
 from mailserver.waku.peer import SettingsChanged, StatusReceived
@@ -108,11 +110,8 @@ class Hub:
         await raw.greet(status=status.encode())
         await connection.ready()
 
-        async def wait_turn(size: int) -> None:
-            await send_rate.take(size)
-            await connection.drain()
-
-        sending = PeerRelay(self.relay, connection, number, send_rate, self.clock, wait_turn, is_limited=is_limited)
+        sender = PacedSender(connection, send_rate, WorkBudget(LoopScheduler(), 10**9))
+        sending = PeerRelay(self.relay, connection, number, send_rate, self.clock, sender, is_limited=is_limited)
         self.tasks.append(asyncio.create_task(sending.run()))
         neighbour = Neighbour(raw, number, connection)
         self.neighbours.append(neighbour)
