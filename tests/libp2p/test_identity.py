@@ -1,3 +1,4 @@
+import time
 from hashlib import sha256
 
 import coincurve
@@ -167,8 +168,16 @@ def test_compressed_point_in_der_is_refused() -> None:
     key = ec.derive_private_key(7, ec.SECP256R1()).public_key()
     compressed = prefix + key.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
 
-    with pytest.raises(DecodeError, match="only encoding"):
+    with pytest.raises(DecodeError, match="not a key of ECDSA that is taken"):
         PublicKey(KeyType.ECDSA, compressed)
+
+
+def test_point_of_another_form_in_der_is_refused() -> None:
+    key = bytearray(public("ecdsa")[4:])
+    key[26] = 6 | key[-1] & 1  # a hybrid point: as long, and with both coordinates
+
+    with pytest.raises(DecodeError):
+        PublicKey(KeyType.ECDSA, bytes(key))
 
 
 @pytest.mark.parametrize("curve", [ec.SECP384R1(), ec.SECP521R1()])
@@ -181,7 +190,7 @@ def test_ecdsa_of_the_larger_curves_is_taken(curve: ec.EllipticCurve) -> None:
 
 
 def test_ecdsa_of_another_curve_is_refused() -> None:
-    with pytest.raises(DecodeError, match="curve"):
+    with pytest.raises(DecodeError, match="not a key of ECDSA that is taken"):
         PublicKey(KeyType.ECDSA, der(ec.derive_private_key(7, ec.SECP256K1()).public_key()))
 
 
@@ -211,6 +220,47 @@ def test_rsa_exponent_is_bounded() -> None:
     assert not longest.has_signed(MESSAGE, bytes(256))
     with pytest.raises(DecodeError, match="exponent"):
         PublicKey(KeyType.RSA, der(rsa.RSAPublicNumbers(MAX_RSA_EXPONENT + 2, modulus).public_key()))
+
+
+def tlv(tag: int, body: bytes) -> bytes:
+    """A value of DER."""
+    size = len(body).to_bytes(2)
+    return bytes([tag]) + (size[1:] if len(body) < 0x80 else b"\x82" + size) + body
+
+
+def integer(value: int) -> bytes:
+    return tlv(2, value.to_bytes(value.bit_length() // 8 + 1))
+
+
+def diffie_hellman(algorithm: str, *parameters: int) -> bytes:
+    """A key of Diffie-Hellman in DER: its public number is 3."""
+    kind = tlv(6, bytes.fromhex(algorithm)) + tlv(0x30, b"".join(map(integer, parameters)))
+    return tlv(0x30, tlv(0x30, kind) + tlv(3, b"\0" + integer(3)))
+
+
+PRIME = 2**4423 - 1
+"""A test whether this is a prime takes two seconds and more."""
+
+DIFFIE_HELLMAN = {
+    "PKCS 3": diffie_hellman("2a864886f70d010301", PRIME, 2),
+    "X9.42": diffie_hellman("2a8648ce3e0201", PRIME, 2, 2**521 - 1),
+}
+
+UNTESTED_WITHIN_S = 0.2
+"""Refusing a key takes some microseconds of the processor."""
+
+
+@pytest.mark.parametrize("key_type", [KeyType.RSA, KeyType.ECDSA])
+@pytest.mark.parametrize("form", DIFFIE_HELLMAN)
+def test_key_of_diffie_hellman_is_refused_before_its_primes_are_tested(key_type: KeyType, form: str) -> None:
+    encoded = field(1, key_type) + field(2, DIFFIE_HELLMAN[form])
+    assert len(encoded) <= MAX_PUBLIC_KEY_BYTES
+
+    began = time.thread_time()
+    with pytest.raises(DecodeError, match=f"not a key of {key_type.name} that is taken"):
+        PublicKey.decode(encoded)
+
+    assert time.thread_time() - began < UNTESTED_WITHIN_S
 
 
 @given(st.sampled_from(KeyType), st.binary(max_size=100))
