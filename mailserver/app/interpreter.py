@@ -16,7 +16,7 @@ SWITCH_INTERVAL_S = 0.0005
 """How long a thread waits for Python's lock before the holder must hand it over. SQLite's threads take the lock several
 times per statement. Beside hundreds of peers who do not read their answers, the event loop was so busy that a request
 took half a second with CPython's default of 5 ms, and 0.15 s with 1 ms. With 0.5 ms, what is
-read ahead for a list of ids is there when it is wanted; ingest is as fast with either."""
+read ahead for a list of ids is there when it is wanted; ingest is as fast as with 1 ms."""
 
 PYARROW_ALLOCATOR = ("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
 """The variable that tells pyarrow what to allocate memory with, and what it says unless the operator has set it. Each

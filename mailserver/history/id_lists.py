@@ -29,8 +29,8 @@ BYTES_AT_ONCE = 1024 * 1024
 """How many bytes of envelopes are read for that."""
 
 READ_AHEAD = 4
-"""So many lists of ids read ahead at a time. While its client stalls, such a list keeps BYTES_AT_ONCE that it has read
-ahead, or one envelope, and keys of 32 bytes of FOUND_AHEAD matches. Another keeps the keys of a packet."""
+"""So many lists of ids read ahead at a time. While its client stalls, such a list keeps what it has read ahead, up to
+BYTES_AT_ONCE or one envelope, and keys of 32 bytes of FOUND_AHEAD matches. Another keeps the keys of a packet."""
 
 FOUND_AHEAD = 4000
 """How many matches such a list looks for at once. To look for those of each packet alone takes so many trips to the
@@ -115,8 +115,8 @@ class Matches(Generic[T]):
     """What a query finds, newest first: MUIDs, or envelopes. They read themselves, some at a time, at their payer's
     expense.
 
-    Envelopes without an id are left out. `left`: how many may still be read; `is_over`: whether nothing more will be,
-    as far as is known.
+    Envelopes without an id are left out. `left`: how many may still be read. `is_over`: whether nothing follows, as far
+    as is known.
     """
 
     def __init__(

@@ -13,10 +13,13 @@ from mailserver.mail.request import Cursor
 from mailserver.store.interface import GoesOn, HistorySource, Page, Payer, Place, Query, Raws
 from mailserver.store.message_ids import ALL_METADATA, BEFORE_ALL, Arrival, MetadataRange
 from mailserver.waku.bloom import Interest
-from mailserver.waku.envelope import decode_envelope
 from mailserver.wakuid.packets import Order
 
 ARRIVAL_BYTES = 8
+
+FOUND_BYTES = 4 * 1024 * 1024
+"""No more is looked for at once than what will have so many bytes, if the envelopes are as long as those before: what
+was found is read to its end, whatever it costs."""
 
 SEARCHED_AT_ONCE = 512
 """How many matches are looked for at once where only some of them are in the range of metadata."""
@@ -124,7 +127,6 @@ class Search:
         self._at_once = at_once
         self._page: Page | None = None
         self._mean = LIKELY_BYTES
-        self._read_to: Place | None = None  # where what was read of the page ends, if more of it is left
         self.meter = Meter(payer, goes_on)
         self.found_at_once = found_at_once
 
@@ -145,17 +147,10 @@ class Search:
         if raws.body:
             self._mean = len(raws.body) // (len(raws.sizes) - raws.sizes.count(0))
         is_cut = page.left > 0
-        if not is_cut:
-            self._read_to = None
-        elif raws.body:
-            assert page.last_hash is not None, "some of it was read"
-            self._read_to = decode_envelope(raws.last).created, page.last_hash
         return Piece(raws, is_cut, may_be_more=is_cut or page.end is not None)
 
     async def _next_page(self, wanted: int) -> Page | None:
         """A page of the source of which something is left; None if there is none, or the search is not to go on."""
-        if self._read_to is not None and not self.meter.goes_on():
-            return None
         while self._page is None or not self._page.left:
             if self._page is not None:
                 if self._page.end is None or not self.meter.goes_on():
@@ -164,12 +159,13 @@ class Search:
             if self._query.lower > self._query.upper:
                 return None
             # If few of them are in the range, not every search is for the few that are still wanted.
-            rows = min(wanted, self.found_at_once) if self._is_of_all else SEARCHED_AT_ONCE
+            most = min(wanted, self.found_at_once) if self._is_of_all else SEARCHED_AT_ONCE
+            rows = min(most, FOUND_BYTES // self._mean + 1)
             self._page = await self._source.find(self._query, rows, payer=self.meter.payer, goes_on=self.meter.goes_on)
         return self._page
 
     @property
     def cursor(self) -> bytes:
-        """Where the next page begins, once all was read or the search did not go on; empty if there is none."""
-        end = self._read_to or (self._query.below if self._page is None else self._page.end)
+        """Where the next page begins, once all was read that was found; empty if there is none."""
+        end = self._query.below if self._page is None else self._page.end
         return b"" if end is None or self._query.lower > self._query.upper else Cursor(*end).encode()

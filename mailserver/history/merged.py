@@ -20,7 +20,6 @@ from typing import Protocol
 from mailserver.archive.reading.page import ArchivePage
 from mailserver.archive.reading.scan import Match
 from mailserver.archive.reading.search import ArchiveFound
-from mailserver.codec.keccak import keccak256
 from mailserver.store.interface import (
     OURSELVES,
     GoesOn,
@@ -34,6 +33,7 @@ from mailserver.store.interface import (
     always,
 )
 from mailserver.waku.envelope import EnvelopeHash
+from mailserver.waku.last_hash import LastHash
 
 
 class ArchivedHistory(Protocol):
@@ -253,8 +253,7 @@ class MergedPage(Interleaved):
         super().__init__(found.stored, found.archived, found.order)
         self._found = found
         self._find_below = find_below
-        self._last: bytes | None = None
-        self._last_hash: EnvelopeHash | None = None
+        self._last = LastHash()
 
     @property
     def ended_early(self) -> bool:
@@ -264,10 +263,7 @@ class MergedPage(Interleaved):
     @property
     def last_hash(self) -> EnvelopeHash | None:
         """Keccak-256 of the last envelope that was read; None before the first."""
-        if self._last is not None:
-            self._last_hash = EnvelopeHash(keccak256(self._last))
-            self._last = None
-        return self._last_hash
+        return self._last.value()
 
     @property
     def end(self) -> Place | None:
@@ -285,5 +281,5 @@ class MergedPage(Interleaved):
         """Read the next envelopes, `count` at most; see `store.interface.Page`."""
         raws = await super().read(count, max_bytes)
         if raws.body:
-            self._last = raws.last
+            self._last.take(raws.last)
         return raws

@@ -89,7 +89,7 @@ class SendRate:
             self._bytes.take(more, asyncio.get_running_loop().time())
 
     def give_back(self, size: int) -> None:
-        """Count a packet of `size` bytes no more: it had its turn, and is not sent."""
+        """Take back the count of a packet of `size` bytes, which had its turn and is not sent."""
         now = asyncio.get_running_loop().time()
         for bucket, cost in ((self._packets, 1), (self._bytes, size)):
             if bucket is not None:

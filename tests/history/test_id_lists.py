@@ -1,7 +1,7 @@
 """mailserver.history.id_lists: what a query about message ids finds, newest first, in a store and in an archive."""
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -166,44 +166,6 @@ async def test_list_that_may_not_go_on_ends_early_and_the_next_one_goes_on_there
     assert all(page == [] for page in pages[3:])
 
 
-@pytest.mark.parametrize("read", [1, 3])
-@pytest.mark.parametrize("found", [4, 100])
-async def test_search_that_may_not_go_on_leaves_what_it_has_found_to_the_next_one(
-    store: SqliteStore, found: int, read: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(id_lists, "FOUND_AHEAD", found)
-    envelopes = in_order(some_envelopes(20))
-    await fill(store, envelopes)
-
-    async def pages(next_page: Callable[[Selection, GoesOn], Awaitable[tuple[list[Muid], bytes]]]) -> list[list[Muid]]:
-        pages: list[list[Muid]] = []
-        cursor = b""
-        while cursor or not pages:
-            answers = iter([True])  # one more piece, or search, and no more
-            page, cursor = await next_page(replace(EVERYTHING, cursor=cursor), lambda _: next(answers, False))  # noqa: B023
-            pages.append(page)
-        return pages
-
-    async def of_ids(selection: Selection, goes_on: GoesOn) -> tuple[list[Muid], bytes]:
-        names: list[Muid] = []
-        async with lists_of(store).newest(selection, 20, OURSELVES, goes_on, read) as matches:
-            while more := await matches.read():
-                names += more
-        return names, matches.cursor
-
-    async def of_envelopes(selection: Selection, goes_on: GoesOn) -> tuple[list[Muid], bytes]:
-        raws: list[bytes] = []
-        matches = matching_envelopes(store, selection, 20, OURSELVES, goes_on, at_once=AtOnce(read, 300))
-        while more := await matches.read():
-            raws += more
-        return muids([*map(decode_envelope, raws)]), matches.cursor
-
-    for of in of_ids, of_envelopes:
-        lists = await pages(of)
-        assert [name for page in lists for name in page] == muids(envelopes)
-        assert all(len(page) <= 2 * read for page in lists)
-
-
 class Watched:
     """A store that notes how many matches each search was for."""
 
@@ -231,6 +193,22 @@ async def test_no_more_is_looked_for_than_is_wanted(store: SqliteStore, monkeypa
     assert ids.left == envelopes.left == 0
     assert of_ids.limits == [5, 6, 6, 1]
     assert of_envelopes.limits == [18]
+
+
+async def test_fewer_are_looked_for_at_once_where_envelopes_are_long(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(id_search, "FOUND_BYTES", 600)
+    envelopes = some_envelopes(20)
+    await fill(store, envelopes)
+    watched = Watched(store)
+
+    names, rest = await listed(IdLists(watched, store.message_ids), EVERYTHING, 20)
+    of_ids, of_envelopes = watched.limits[:4], watched.limits[4:]
+
+    assert (names, rest) == (muids(in_order(envelopes)), None)
+    assert {len(envelope.raw) for envelope in envelopes} == {116}  # the first is taken to have 512
+    assert of_ids == of_envelopes == [2, 6, 6, 6]
 
 
 async def test_ids_of_what_was_archived_and_removed_are_listed_too(tmp_path: Path) -> None:

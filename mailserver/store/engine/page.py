@@ -4,10 +4,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Generic, Protocol, Self, TypeVar
 
-from mailserver.codec.keccak import keccak256
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES, Found, Keys
 from mailserver.store.interface import Place, Raws
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
+from mailserver.waku.last_hash import LastHash
 
 _LAST_PREFIX = b"\xff" * HASH_PREFIX_BYTES
 
@@ -37,10 +37,10 @@ class RowReader(Protocol[Rows]):
 
 
 class KeptKeysPage(Generic[Rows]):
-    """A `store.interface.StoredPage`. Of envelopes it keeps the last that was read, until its hash is asked for. So a
-    client that does not read on occupies little memory."""
+    """A `store.interface.StoredPage`. It keeps no envelopes, but the last that was read if it is short: a client that
+    does not read on occupies little memory."""
 
-    __slots__ = ("_at", "_end", "_keys", "_last", "_last_hash", "_reader", "_rows", "ended_early")
+    __slots__ = ("_at", "_end", "_keys", "_last", "_reader", "_rows", "ended_early")
 
     def __init__(self, found: Found, reader: RowReader[Rows]) -> None:
         """Take what was found, and what reads it for its payer."""
@@ -49,8 +49,7 @@ class KeptKeysPage(Generic[Rows]):
         self._rows = reader.rows_of(found.keys)
         self._at = 0
         self._end = found.end
-        self._last: bytes | None = None
-        self._last_hash: EnvelopeHash | None = None
+        self._last = LastHash()
         self.ended_early = found.reached is not None
 
     @property
@@ -100,12 +99,7 @@ class KeptKeysPage(Generic[Rows]):
     @property
     def last_hash(self) -> EnvelopeHash | None:
         """Keccak-256 of the last envelope that was read; None before the first."""
-        # The hash of its bytes as they are: an answer must end even if the disk has turned a bit of them. It is made
-        # only once, because an envelope of 1 MiB takes milliseconds.
-        if self._last is not None:
-            self._last_hash = EnvelopeHash(keccak256(self._last))
-            self._last = None
-        return self._last_hash
+        return self._last.value()
 
     @property
     def end(self) -> Place | None:
@@ -127,5 +121,5 @@ class KeptKeysPage(Generic[Rows]):
         raws = await self._reader.read(self._rows[self._at : self._at + count], max_bytes)
         self._at += len(raws.sizes)
         if raws.body:
-            self._last = raws.last
+            self._last.take(raws.last)
         return raws

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from mailserver.codec.keccak import keccak256
-from mailserver.store.engine import page as page_module
 from mailserver.store.interface import Query
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.store.sqlite.store import open_store
+from mailserver.waku import last_hash
 from tests.mailservers import fill, in_order, make_envelopes
 from tests.store.engines import EVERYTHING, found
 from tests.store.samples import (
@@ -29,7 +29,7 @@ async def test_last_envelope_of_a_page_is_hashed_once(path: Path, monkeypatch: p
     async with open_store(path) as store:
         await fill(store, make_envelopes(4))
         page = await store.find(EVERYTHING, 3)
-        monkeypatch.setattr(page_module, "keccak256", counted)
+        monkeypatch.setattr(last_hash, "keccak256", counted)
         await page.read(2, EVERY_BYTE)
         (last,) = (await page.read(1, EVERY_BYTE)).split()
 
