@@ -3,6 +3,7 @@
 Spec: protobuf.dev "Encoding". Groups, which no message of Waku has, are refused.
 """
 
+import sys
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
@@ -47,15 +48,21 @@ class Field(NamedTuple):
     value: int | bytes
 
 
-def read_fields(data: bytes) -> Iterator[Field]:
+def read_fields(data: bytes, max_fields: int = sys.maxsize) -> Iterator[Field]:
     """Read the fields of a message, in the order in which they stand. One number may come more than once.
 
+    Args:
+        max_fields: how many there may be. Each takes a microsecond, and may have only 2 bytes: whoever reads what any
+            peer may send at any time needs this bound, or one of its own.
     Raises:
-        DecodeError: truncated, a number of more than 64 bits, a field number of 0 or above MAX_FIELD_NUMBER, or a group
-            or another unknown wire type.
+        DecodeError: more fields, truncated, a number of more than 64 bits, a field number of 0 or above
+            MAX_FIELD_NUMBER, or a group or another unknown wire type.
     """
-    at, end = 0, len(data)
+    at, end, count = 0, len(data), 0
     while at < end:
+        count += 1
+        if count > max_fields:
+            raise DecodeError("protobuf message has too many fields", limit=max_fields)
         tag, at = (data[at], at + 1) if data[at] < 0x80 else _varint(data, at)  # most take one byte: the fast way
         number, kind = tag >> 3, _WIRE_TYPES.get(tag & 7)
         if not 0 < number <= MAX_FIELD_NUMBER:

@@ -34,6 +34,10 @@ MAX_CONTENT_TOPIC_BYTES = 1024
 MAX_META_BYTES = 64
 MAX_RATE_LIMIT_PROOF_BYTES = 4096
 
+MAX_FIELDS = 64
+"""Fields of a message, those included that are not known or come twice. No message has more than the seven below; one
+of MAX_MESSAGE_BYTES could have half a million, which would take half a second to read."""
+
 FIELDS_KEPT = 1024
 """How many content topics, and how many timestamps, are remembered as they are encoded: up to 2 MB. Envelopes that were
 created in the same second have the same timestamp, and to encode it takes as long as all other fields."""
@@ -103,14 +107,14 @@ def decode_message(data: bytes) -> WakuMessage:
     """Decode the protobuf form.
 
     Raises:
-        DecodeError: not protobuf, longer than MAX_MESSAGE_BYTES, a field of another type, too long or too large,
-            payload or content topic missing, or the latter not UTF-8.
+        DecodeError: not protobuf, longer than MAX_MESSAGE_BYTES, more than MAX_FIELDS, a field of another type, too
+            long or too large, payload or content topic missing, or the latter not UTF-8.
     """
     if len(data) > MAX_MESSAGE_BYTES:
         raise DecodeError("message is too long", got=len(data), limit=MAX_MESSAGE_BYTES)
     numbers: dict[str, int] = {}
     texts: dict[str, bytes] = {}
-    for number, wire_type, value in read_fields(data):
+    for number, wire_type, value in read_fields(data, MAX_FIELDS):
         if number not in _KINDS:
             continue
         name, expected, most = _KINDS[number]

@@ -44,6 +44,7 @@ EC_BEGINNINGS = (
 
 _COMPRESSED_POINT_BYTES = 33
 _TYPE_FIELD, _DATA_FIELD = 1, 2
+_FIELDS = 2
 _SHA256 = hashes.SHA256()
 _ECDSA = ec.ECDSA(_SHA256)
 _PKCS1 = padding.PKCS1v15()
@@ -86,7 +87,7 @@ class PublicKey:
         """
         if len(encoded) > MAX_PUBLIC_KEY_BYTES:
             raise DecodeError("public key is too long", got=len(encoded), limit=MAX_PUBLIC_KEY_BYTES)
-        values = {item.number: item.value for item in protobuf.read_fields(encoded)}
+        values = {item.number: item.value for item in protobuf.read_fields(encoded, _FIELDS)}
         key_type, data = values.get(_TYPE_FIELD), values.get(_DATA_FIELD)
         if not isinstance(data, bytes):
             raise DecodeError("public key has no data")

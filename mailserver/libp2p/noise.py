@@ -23,6 +23,10 @@ MAX_PLAINTEXT_BYTES = MAX_MESSAGE_BYTES - TAG_BYTES
 MAX_HANDSHAKE_MESSAGE_BYTES = 4096
 """The longest lawful one has an RSA key and its signature (2,300), muxers and hashes of certificates."""
 
+MAX_PAYLOAD_FIELDS = 64
+"""Of a payload, and of its extensions: they name muxers and hashes of certificates, of which clients have two or three.
+A message of the shortest fields would have 2,000, which take longer than the rest of a handshake."""
+
 _LENGTH_BYTES = 2
 _SIGNED_PREFIX = b"noise-libp2p-static-key:"
 _IDENTITY_KEY, _IDENTITY_SIG, _EXTENSIONS = 1, 2, 4  # fields of NoiseHandshakePayload
@@ -75,8 +79,9 @@ class HandshakePayload:
         Raises:
             DecodeError: malformed.
         """
-        values = {field.number: _bytes(field) for field in protobuf.read_fields(data) if field.number in _READ}
-        extensions = protobuf.read_fields(values.get(_EXTENSIONS, b""))
+        fields = protobuf.read_fields(data, MAX_PAYLOAD_FIELDS)
+        values = {field.number: _bytes(field) for field in fields if field.number in _READ}
+        extensions = protobuf.read_fields(values.get(_EXTENSIONS, b""), MAX_PAYLOAD_FIELDS)
         muxers = tuple(
             _bytes(field).decode("utf-8", "replace") for field in extensions if field.number == _STREAM_MUXERS
         )

@@ -57,6 +57,16 @@ def test_padded_number_is_read() -> None:
     assert list(read_fields(bytes.fromhex("08 968100"))) == [Field(1, WireType.VARINT, 150)]
 
 
+def test_fields_beyond_the_bound_are_not_read() -> None:
+    data = write_number(1, 7) * 3
+    fields = read_fields(data + b"\xff" * 100, 3)
+
+    assert list(read_fields(data, 3)) == [Field(1, WireType.VARINT, 7)] * 3
+    assert [next(fields) for _ in range(3)] == list(read_fields(data))
+    with pytest.raises(DecodeError, match="too many fields, limit 3"):
+        next(fields)
+
+
 @given(st.integers(-(2**63), 2**63 - 1))
 @example(-(2**63))
 def test_zigzag_stands_for_every_signed_number(value: int) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mailserver.errors import DecodeError
 from mailserver.ids.waku_message import (
     MAX_CONTENT_TOPIC_BYTES,
+    MAX_FIELDS,
     MAX_MESSAGE_BYTES,
     MAX_META_BYTES,
     MAX_RATE_LIMIT_PROOF_BYTES,
@@ -178,6 +179,14 @@ def test_bounds_are_kept() -> None:
     )
     assert refused(replace(largest, content_topic=topic + "x").encode()).startswith("content_topic is too long")
     assert refused(replace(largest, rate_limit_proof=proof + b"x").encode()).startswith("rate_limit_proof is too long")
+
+
+@pytest.mark.parametrize("field", ["20 07", "0a 00"], ids=["unknown", "known"])
+def test_message_of_too_many_fields_is_refused(field: str) -> None:
+    rest = MAX_FIELDS - 2  # NEEDED has two
+
+    assert decoded(field * rest).content_topic == "/a"
+    assert refused(NEEDED + bytes.fromhex(field) * (rest + 1)).endswith(f"too many fields, limit {MAX_FIELDS}")
 
 
 @given(st.binary(max_size=60))

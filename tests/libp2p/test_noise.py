@@ -9,6 +9,7 @@ from mailserver.libp2p.faults import Cause, Libp2pFault
 from mailserver.libp2p.noise import (
     MAX_HANDSHAKE_MESSAGE_BYTES,
     MAX_MESSAGE_BYTES,
+    MAX_PAYLOAD_FIELDS,
     MAX_PLAINTEXT_BYTES,
     HandshakePayload,
     NoiseChannel,
@@ -91,6 +92,15 @@ def test_other_fields_of_a_payload_are_ignored() -> None:
     hashes = protobuf.write_bytes(4, protobuf.write_bytes(1, b"certificate") + protobuf.write_bytes(2, b"/a"))
 
     assert HandshakePayload.decode(hashes + protobuf.write_number(3, 1)) == HandshakePayload(b"", b"", ("/a",))
+
+
+def test_payload_of_too_many_fields_is_refused() -> None:
+    muxer = protobuf.write_bytes(2, b"/a")
+
+    assert HandshakePayload.decode(protobuf.write_bytes(4, muxer * MAX_PAYLOAD_FIELDS)).muxers == ("/a",) * 64
+    for payload in (protobuf.write_bytes(4, muxer * (MAX_PAYLOAD_FIELDS + 1)), muxer * (MAX_PAYLOAD_FIELDS + 1)):
+        with pytest.raises(DecodeError, match="too many fields"):
+            HandshakePayload.decode(payload)
 
 
 PAYLOAD = HandshakePayload.decode(noise_keys(DIALER).payload)
