@@ -1,9 +1,9 @@
 """A backup of a data directory: a folder that is one itself.
 
-It has the store, the node key, what is still to be fetched and from whom, and the records of the compaction; of a
-gateway, its key, and the originals of what its clients have sent: the rest of its index is made anew. All are of one
-moment, as a crash would have left them. The folder is made under another name and renamed when it is on disk: it is
-complete, or does not exist.
+It has the store, the small files that nobody could make again (`small_files`), and the records of the compaction; of a
+gateway, the originals of what its clients have sent: the rest of its index is made anew. All are of one moment, as a
+crash would have left them. The folder is made under another name and renamed when it is on disk: it is complete, or
+does not exist.
 """
 
 import contextlib
@@ -13,11 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mailserver.catchup.ledger import MAX_FILE_BYTES, PROGRESS_FILE
-from mailserver.data_dir.folder import KEY_FILE
-from mailserver.data_dir.gateway_files import GATEWAY_KEY_FILE
+from mailserver.data_dir.small_files import FileTooLong, read_small_files, write_small_files
 from mailserver.errors import MailserverError
-from mailserver.files import PRIVATE_FOLDER, make_folder, open_descriptor, sync_folder, try_lock, write_new
+from mailserver.files import PRIVATE_FOLDER, make_folder, open_descriptor, sync_folder, try_lock
 from mailserver.gateway.index.copying import copy_originals
 from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.store.sqlite.backup import OnStep, Snapshot, snapshot
@@ -63,8 +61,7 @@ def back_up(data_dir: Path, destination: Path, on_step: OnStep) -> Backup:
                 _check_space(store.bytes, destination)
                 envelopes = store.copy(folder / STORE_FILE, on_step)
             originals = copy_originals(data_dir / INDEX_FILE, folder / INDEX_FILE)
-            for name, content in small.items():
-                write_new(folder / name, content)
+            write_small_files(folder, small)
             size = (folder / STORE_FILE).stat().st_size
             sync_folder(folder)
             folder.rename(destination)  # this replaces an empty folder, and nothing else
@@ -92,14 +89,10 @@ def _moment(data_dir: Path) -> Iterator[tuple[Mapping[str, bytes], Snapshot]]:
 
 
 def _small_files(data_dir: Path) -> dict[str, bytes]:
-    names = [KEY_FILE, GATEWAY_KEY_FILE, PROGRESS_FILE, *sorted(path.name for path in data_dir.glob(_RECORDS))]
-    contents = {}
-    for name in names:
-        with contextlib.suppress(FileNotFoundError), (data_dir / name).open("rb") as file:
-            contents[name] = file.read(MAX_FILE_BYTES + 1)
-            if len(contents[name]) > MAX_FILE_BYTES:
-                raise BackupError(f"{data_dir / name} is longer than it can be: {size_text(MAX_FILE_BYTES)}")
-    return contents
+    try:
+        return read_small_files(data_dir, *sorted(path.name for path in data_dir.glob(_RECORDS)))
+    except FileTooLong as error:
+        raise BackupError(str(error)) from error
 
 
 def check_destination(destination: Path) -> None:
@@ -146,7 +139,10 @@ def new_folder(destination: Path) -> Iterator[Path]:
         if not try_lock(descriptor):
             raise BackupError(f"another command is making {destination}")
         for left in folder.iterdir():
-            left.unlink()
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
         try:
             yield folder
         finally:

@@ -4,12 +4,11 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from mailserver.catchup.ledger import MAX_FILE_BYTES, PROGRESS_FILE
 from mailserver.data_dir.backup import BackupError, check_destination, new_folder
-from mailserver.data_dir.folder import KEY_FILE, kept_unused
-from mailserver.data_dir.gateway_files import GATEWAY_KEY_FILE
+from mailserver.data_dir.folder import kept_unused
+from mailserver.data_dir.small_files import FileTooLong, read_small_files, write_small_files
 from mailserver.errors import StartupError, StoreError
-from mailserver.files import sync_folder, write_new
+from mailserver.files import sync_folder
 from mailserver.gateway.index.copying import copy_originals
 from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.store.sqlite.repair.report import Show
@@ -31,15 +30,15 @@ async def salvage_data_dir(data_dir: Path, destination: Path, show: Show) -> Sal
     check_destination(destination)
     try:
         with _unused(data_dir), new_folder(destination) as folder:
-            for name in (KEY_FILE, GATEWAY_KEY_FILE, PROGRESS_FILE):
-                with contextlib.suppress(FileNotFoundError), (data_dir / name).open("rb") as file:
-                    write_new(folder / name, file.read(MAX_FILE_BYTES))
+            write_small_files(folder, read_small_files(data_dir))
             found = await salvage(data_dir / STORE_FILE, folder / STORE_FILE, folder / ASIDE_FILE, show)
             with contextlib.suppress(StoreError):  # its index may be as damaged as the store, which is worth more
                 copy_originals(data_dir / INDEX_FILE, folder / INDEX_FILE)
             sync_folder(folder)
             folder.rename(destination)
         sync_folder(destination.parent)
+    except FileTooLong as error:
+        raise BackupError(str(error)) from error
     except OSError as error:
         raise BackupError(f"cannot save {data_dir} to {destination}: {error.strerror or error}") from error
     return found

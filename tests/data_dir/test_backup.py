@@ -10,6 +10,11 @@ from typing import Any
 import pytest
 
 from mailserver.catchup.ledger import PROGRESS_FILE
+from mailserver.communities.channels import community_id
+from mailserver.community.folder import COMMUNITIES_FOLDER
+from mailserver.community.member.joined import Joined, membership, memberships
+from mailserver.community.owner import folders
+from mailserver.community.owner.folders import owned
 from mailserver.data_dir import backup as backup_module
 from mailserver.data_dir.backup import Backup, BackupError, back_up
 from mailserver.data_dir.folder import KEY_FILE, load_or_make_key
@@ -26,6 +31,7 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.sqlite import backup as store_backup
 from mailserver.store.sqlite.handoff import write_archived
 from mailserver.store.sqlite.schema import STORE_FILE
+from tests.community.owner.samples import OTHER_OWNER, made_in
 from tests.gateway.index.worlds import bridged, original
 from tests.mailservers import NOW, make_envelopes, stored
 from tests.store.samples import change, contents_of, make_store, names_in, rows
@@ -100,6 +106,29 @@ async def test_what_is_saved_of_a_damaged_directory_has_them_too(data_dir: Path,
 
     assert load_or_make_seed(tmp_path / "saved") == load_or_make_seed(data_dir)
     assert originals_in(tmp_path / "saved") == originals_in(data_dir)
+
+
+async def test_backup_and_what_is_saved_have_what_nobody_could_make_again_of_communities(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    ours = made_in(data_dir / COMMUNITIES_FOLDER)
+    ours.data.write_bytes(bytes(100_000))
+    ours.announced.write_text("{}\n")
+    theirs = membership(data_dir, community_id(OTHER_OWNER.public_key))
+    theirs.write(Joined(theirs.community, ("news",)))
+
+    made = make(data_dir, tmp_path / "backup")
+    await salvage_data_dir(data_dir, tmp_path / "saved", lambda step, done, total: None)
+
+    for folder in tmp_path / "backup", tmp_path / "saved":
+        (restored,) = owned(folder / COMMUNITIES_FOLDER)
+        assert (restored.read(), restored.read_key().secret) == (ours.read(), ours.read_key().secret)
+        assert restored.announced.exists()
+        assert not restored.data.exists()
+        (joined,) = memberships(folder)
+        assert joined.read() == theirs.read()
+        assert {mode(path) for path in (folder / COMMUNITIES_FOLDER).rglob("*")} == {0o700, 0o600}
+    assert f"{COMMUNITIES_FOLDER}/{ours.path.name}/{folders.KEY_FILE}" in made.files
 
 
 async def test_damaged_index_of_a_gateway_is_told_by_backup_and_left_by_salvage(data_dir: Path, tmp_path: Path) -> None:
@@ -199,6 +228,7 @@ def test_failure_leaves_nothing(data_dir: Path, tmp_path: Path) -> None:
 def test_what_a_killed_run_has_left_is_no_hindrance(data_dir: Path, tmp_path: Path) -> None:
     (tmp_path / ".backup.partial").mkdir()
     (tmp_path / ".backup.partial" / STORE_FILE).write_text("half of it")
+    (tmp_path / ".backup.partial" / COMMUNITIES_FOLDER).mkdir()
 
     make(data_dir, tmp_path / "backup")
 
