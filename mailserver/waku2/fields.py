@@ -6,6 +6,7 @@ is deployed. Strings are UTF-8. What proto3 calls a default may be absent or wri
 
 import contextlib
 from collections.abc import Mapping, Sized
+from itertools import islice
 from typing import NamedTuple
 
 from mailserver.codec.protobuf import WireType, read_fields, read_packed, write_bytes
@@ -21,6 +22,13 @@ MAX_STATUS_TEXT_BYTES = 4096
 
 MAX_READ_TOPICS = 1000
 """How many content topics are read of a packet. A service takes fewer, and can say so: it has the request's id."""
+
+MAX_OTHER_FIELDS = 64
+"""How many fields a packet may have beyond as many as its rules allow: unknown ones, and those that come twice. No
+encoder writes any that is not known here. A megabyte of fields of 2 bytes would take half a second to read."""
+
+MAX_ID_FIELDS = 32
+"""Among how many fields the request id of a packet is sought that is not read. Encoders write it first."""
 
 MAX_U32 = 0xFFFF_FFFF
 MAX_U64 = 2**64 - 1
@@ -133,14 +141,23 @@ class Fields:
         return tuple(_text(name, each) for each in self.all_data(name))
 
 
-def read(packet: bytes, rules: Mapping[int, Rule]) -> Fields:
+def read(packet: bytes, rules: Mapping[int, Rule], max_others: int = MAX_OTHER_FIELDS) -> Fields:
     """Read the fields of a packet that have these numbers.
 
+    Args:
+        max_others: see MAX_OTHER_FIELDS. What may come often in another packet has fewer.
     Raises:
-        DecodeError: not protobuf, or a field is of another wire type, too large, too long, or comes too often.
+        DecodeError: not protobuf, or a field is of another wire type, too large, too long, or comes too often; or there
+            are too many in all.
     """
     fields = Fields()
+    count, most = 0, max_others
     for field_number, wire_type, value in read_fields(packet):
+        count += 1
+        if count > most:  # few packets come so far: for the others, this sum would take longer than a field
+            most = max_others + sum(rule.most_often for rule in rules.values())
+            if count > most:
+                raise DecodeError("packet has too many fields", limit=most)
         rule = rules.get(field_number)
         if rule is None:
             continue
@@ -157,10 +174,13 @@ def read(packet: bytes, rules: Mapping[int, Rule]) -> Fields:
 
 
 def request_id_of(packet: bytes) -> str:
-    """The request id of a packet that need not be whole or lawful, to answer it; "" if it cannot be read."""
+    """The request id of a packet that need not be whole or lawful, to answer it; "" if it cannot be read.
+
+    It takes no longer for a long packet, since packets that nobody has paid for are answered, too.
+    """
     found = b""
     with contextlib.suppress(DecodeError):
-        for field_number, _, value in read_fields(packet):
+        for field_number, _, value in islice(read_fields(packet), MAX_ID_FIELDS):
             if field_number == 1 and isinstance(value, bytes):
                 found = value
     with contextlib.suppress(UnicodeDecodeError):

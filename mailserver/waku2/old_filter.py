@@ -23,6 +23,9 @@ MAX_OLD_PUSH_BYTES = MAX_MESSAGE_BYTES + 1024
 MAX_PUSHED_MESSAGES = 100
 """Read of one push. We send one message a push."""
 
+MAX_OTHER_FILTER_FIELDS = 4
+"""Fields of a content filter that are not known, or come twice: a request may have MAX_READ_TOPICS of these."""
+
 _FILTER_BYTES = MAX_CONTENT_TOPIC_BYTES + 16
 _RPC = {
     1: data("requestId", MAX_REQUEST_ID_BYTES),
@@ -106,8 +109,9 @@ def decode_filter_rpc(packet: bytes) -> FilterRpc:
 
 def _decode_request(packet: bytes) -> FilterRequest:
     fields = read(packet, _REQUEST)
-    filters = (read(each, _CONTENT_FILTER).text("contentTopic") or "" for each in fields.all_data("contentFilters"))
-    return FilterRequest(fields.flag("subscribe"), fields.text("topic") or "", tuple(filters))
+    filters = [read(each, _CONTENT_FILTER, MAX_OTHER_FILTER_FIELDS) for each in fields.all_data("contentFilters")]
+    topics = tuple(each.text("contentTopic") or "" for each in filters)
+    return FilterRequest(fields.flag("subscribe"), fields.text("topic") or "", topics)
 
 
 def _decode_push(packet: bytes) -> OldMessagePush:

@@ -8,6 +8,8 @@ from mailserver.codec.protobuf import write_bytes, write_number, write_packed
 from mailserver.errors import DecodeError
 from mailserver.ids.waku_message import MAX_MESSAGE_BYTES, MAX_META_BYTES, WakuMessage
 from mailserver.waku2.fields import (
+    MAX_ID_FIELDS,
+    MAX_OTHER_FIELDS,
     MAX_READ_TOPICS,
     MAX_REQUEST_ID_BYTES,
     MAX_STATUS_TEXT_BYTES,
@@ -24,6 +26,7 @@ from mailserver.waku2.filter_packets import (
 from mailserver.waku2.lightpush import LightPushRequest, LightPushResponse, PushResponse, PushRpc
 from mailserver.waku2.metadata import MAX_SHARDS, Metadata, decode_metadata
 from mailserver.waku2.old_filter import (
+    MAX_OTHER_FILTER_FIELDS,
     MAX_PUSHED_MESSAGES,
     FilterRequest,
     FilterRpc,
@@ -294,6 +297,44 @@ def test_packet_of_another_form_is_refused_by_the_name_of_the_field(kind: type[P
     assert str(caught.value) == why
 
 
+REPEATED: dict[type[Packet], Packet] = {
+    FilterSubscribeRequest: FilterSubscribeRequest("", content_topics=("",) * MAX_READ_TOPICS),
+    FilterRpc: FilterRpc(""),
+    LightPushRequest: LightPushRequest("", "", BARE),
+    Metadata: Metadata(1, (1,) * MAX_SHARDS),
+    StoreQueryRequest: StoreQueryRequest(
+        "", content_topics=("",) * MAX_READ_TOPICS, message_hashes=(b"",) * MAX_READ_HASHES
+    ),
+}
+"""Requests with as many repeated fields as are read. None has all the others that its rules allow."""
+
+
+@pytest.mark.parametrize("kind", REPEATED)
+def test_packet_of_too_many_fields_is_refused(kind: type[Packet]) -> None:
+    packet, unknown = REPEATED[kind], write_number(3000, 1)
+
+    assert decode(kind, packet.encode() + unknown * MAX_OTHER_FIELDS) == packet
+    with pytest.raises(DecodeError, match="packet has too many fields"):
+        decode(kind, packet.encode() + unknown * 20 * MAX_OTHER_FIELDS)
+
+
+def test_field_that_comes_too_often_makes_too_many() -> None:
+    request = FilterSubscribeRequest("one").encode()
+
+    with pytest.raises(DecodeError, match="packet has too many fields, limit 67"):
+        decode(LightPushRequest, request * 68)
+
+
+def test_content_filter_of_too_many_fields_is_refused() -> None:
+    def request(others: int) -> bytes:
+        content_filter = write_bytes(1, b"c") + write_number(2, 1) * others
+        return write_bytes(2, write_bytes(3, content_filter))
+
+    assert decode_filter_rpc(request(MAX_OTHER_FILTER_FIELDS)) == FilterRpc("", FilterRequest(False, "", ("c",)))
+    with pytest.raises(DecodeError, match="too many fields, limit 5"):
+        decode_filter_rpc(request(MAX_OTHER_FILTER_FIELDS + 1))
+
+
 def test_packed_shards_are_bounded() -> None:
     with pytest.raises(DecodeError, match="shards come too often, limit 1024"):
         decode_metadata(write_packed(3, [1] * (MAX_SHARDS + 1)))
@@ -313,6 +354,13 @@ def test_request_id_is_found_in_a_packet_that_is_damaged_behind_it(request_id: s
 def test_request_id_that_cannot_be_read_is_empty() -> None:
     for data in (b"", b"\x0a\x05ab", b"\x0a\x01\xff", b"\x08\x01", FilterSubscribeRequest("i" * 257).encode()):
         assert request_id_of(data) == ""
+
+
+def test_request_id_is_sought_among_few_fields() -> None:
+    request = FilterSubscribeRequest("one").encode()
+
+    assert request_id_of(write_number(2, 0) * (MAX_ID_FIELDS - 1) + request) == "one"
+    assert request_id_of(write_number(2, 0) * MAX_ID_FIELDS + request) == ""
 
 
 def test_of_fields_that_come_twice_the_last_one_counts() -> None:
