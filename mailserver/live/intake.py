@@ -1,7 +1,7 @@
 """The intake of live envelopes: each is judged, published to the feed, and stored."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mailserver.errors import MailserverError, StoreError
@@ -45,16 +45,19 @@ class EnvelopeRefused(MailserverError):
 class _Batch:
     """Envelopes that are judged together: from where they came, which are to be stored, and how many are new or known.
 
+    `generation`: the store's, before any was judged. `stored`: how many are not put, as they were stored in that one.
     `sightings` has an entry for each of `to_store`. `timely` counts those of the new ones. Metrics are counted once per
     batch, as there may be 50,000 envelopes a second.
     """
 
     now: float
+    generation: int
     peer: int | None = None
     subnet: bytes | None = None
     is_limited: bool = False
     to_store: list[NewEnvelope] = field(default_factory=list)
     sightings: list[Sighting] = field(default_factory=list)
+    stored: int = 0
     new: int = 0
     known: int = 0
     timely: int = 0
@@ -86,6 +89,11 @@ class Intake:
         self._seen = Seen()
         self._scheduler = LoopScheduler()
 
+    @property
+    def generation(self) -> int:
+        """The store's (`store.interface.Store`)."""
+        return self._store.generation
+
     async def take(
         self,
         packets: Sequence[MessagesReceived],
@@ -104,7 +112,7 @@ class Intake:
             StoreError: some or all of them are not on disk, so none of the packets may be confirmed.
         """
         responses: list[MessageResponse] = []
-        batch = _Batch(self._clock(), peer, subnet, is_limited and self._limiter.limits_topics)
+        batch = _Batch(self._clock(), self.generation, peer, subnet, is_limited and self._limiter.limits_topics)
         left = _JUDGED_TOGETHER
         for packet in packets:
             errors: list[EnvelopeError] = []
@@ -120,7 +128,7 @@ class Intake:
             responses.append(MessageResponse(packet.batch_hash, tuple(errors)))
         self._metrics.received.inc(sum(len(packet.envelopes) for packet in packets))
         self._count(batch)
-        await self._put(batch.to_store, batch.sightings, source=peer)
+        await self._put(batch, source=peer)
         return responses
 
     async def take_own(self, envelope: Envelope) -> None:
@@ -130,18 +138,21 @@ class Intake:
             EnvelopeRefused: it is not acceptable; `verdict` says why.
             StoreError: it could not be stored; it is relayed all the same.
         """
-        batch = _Batch(self._clock())
+        batch = _Batch(self._clock(), self.generation)
         verdict = self._judge(envelope, batch)
         if verdict is not Verdict.ACCEPTED:
             raise EnvelopeRefused(verdict)
         self._count(batch)
-        await self._put(batch.to_store, batch.sightings, source=None)
+        await self._put(batch, source=None)
 
-    async def take_of_others(self, envelopes: Sequence[Envelope]) -> None:
+    async def take_of_others(self, envelopes: Sequence[Envelope], generation: int) -> None:
         """Take envelopes that other mailservers have put into the store. Whatever is not live, or not acceptable here,
         is left out.
 
         They have been counted, and limited, where they came in. If a peer sends one of them here, it is known.
+
+        Args:
+            generation: the store's, before they were read from it.
         """
         new = 0
         for at in range(0, len(envelopes), _JUDGED_TOGETHER):
@@ -155,7 +166,7 @@ class Intake:
                 if sighting is None:
                     new += 1
                     sighting = self._publish(envelope, envelope_hash, now, SUBNET_OF_OTHERS)
-                sighting.is_stored = True
+                sighting.stored_in = generation
         self._metrics.of_others.inc(new)
 
     def _judge(self, envelope: Envelope, batch: _Batch) -> Verdict:
@@ -184,7 +195,9 @@ class Intake:
             batch.known += 1
         if peer is not None:
             sighting.add_peer(peer)
-        if not sighting.is_stored:
+        if sighting.stored_in == batch.generation:
+            batch.stored += 1
+        else:
             batch.to_store.append(NewEnvelope(int(now), created, envelope.topic, envelope_hash, raw))
             batch.sightings.append(sighting)
         return verdict
@@ -203,14 +216,16 @@ class Intake:
         self._metrics.timely.inc(batch.timely)
         self._metrics.known.inc(batch.known)
 
-    async def _put(self, to_store: Sequence[NewEnvelope], sightings: Iterable[Sighting], source: int | None) -> None:
-        if not to_store:
-            return
-        try:
-            await self._store.put(to_store, source, is_live=True)
-        except StoreError:
-            self._metrics.not_stored.inc(len(to_store))
-            raise
-        self._metrics.stored.inc(len(to_store))
-        for sighting in sightings:
-            sighting.is_stored = True
+    async def _put(self, batch: _Batch, source: int | None) -> None:
+        """Put what is to be stored; return once all of the batch is on disk."""
+        if batch.to_store:
+            try:
+                await self._store.put(batch.to_store, source, is_live=True)
+            except StoreError:
+                self._metrics.not_stored.inc(len(batch.to_store))
+                raise
+            self._metrics.stored.inc(len(batch.to_store))
+            for sighting in batch.sightings:
+                sighting.stored_in = batch.generation
+        if batch.stored and self._store.generation != batch.generation:
+            raise StoreError("the store may have lost envelopes that it had: they are to be sent again")

@@ -37,8 +37,9 @@ class OthersIntake:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._others.run())
             while True:
+                generation = self._intake.generation  # of before they are read: they were there then
                 raws = await self._others.read()
-                await self._intake.take_of_others(_decoded(raws))
+                await self._intake.take_of_others(_decoded(raws), generation)
                 self._note_missed()
 
     def _note_missed(self) -> None:

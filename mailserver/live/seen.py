@@ -21,14 +21,15 @@ _CHECKED = 2  # old envelopes per new one; as that is more than one, memory shri
 
 
 class Sighting:
-    """What we know of one envelope. `peers`: the numbers of the connections that it came from."""
+    """What we know of one envelope. `peers`: the numbers of the connections that it came from. `stored_in`: the store's
+    generation (`store.interface.Store`) in which it was stored; None if it was not."""
 
-    __slots__ = ("expiry", "is_stored", "peers")
+    __slots__ = ("expiry", "peers", "stored_in")
 
     def __init__(self, expiry: int = 0) -> None:
         self.expiry = expiry
-        self.is_stored = False
         self.peers: tuple[int, ...] = ()
+        self.stored_in: int | None = None
 
     def add_peer(self, number: int) -> None:
         """Note that a peer has it. Beyond MAX_SENDERS, the first sender is forgotten."""

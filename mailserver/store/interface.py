@@ -268,6 +268,15 @@ class Store(StoredHistory, Protocol):
     def is_lost(self) -> bool:
         """Whether the store was removed or replaced under us: nothing is stored or deleted until a restart."""
 
+    @property
+    def generation(self) -> int:
+        """Rises whenever the store may have lost what it confirmed before, as a database does that goes back in time.
+
+        It costs nothing to ask.
+
+        What was put is there for certain only as long as this is what it was before the `put`.
+        """
+
     def tell(self, on_change: Callable[[], None]) -> None:
         """Set a function to call whenever a write or a read has changed `problem` or `damage`."""
 

@@ -627,6 +627,29 @@ async def test_what_is_not_stored_is_counted_again_when_it_comes_again(store: Sq
     assert (count_of(metrics.new), count_of(metrics.known), count_of(metrics.stored)) == (3, 3, 3)
 
 
+async def test_nothing_is_confirmed_that_the_store_may_have_lost_meanwhile(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generation, put = 0, store.put
+    monkeypatch.setattr(SqliteStore, "generation", property(lambda _: generation))
+    intake, (known, new) = intake_of(store), make_envelopes(2)
+    await take(intake, [known], peer=1)
+
+    async def put_and_lose(envelopes: Sequence[NewEnvelope], source: Hashable = None, *, is_live: bool = False) -> None:
+        nonlocal generation
+        await put(envelopes, source, is_live=is_live)
+        generation += 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "put", put_and_lose)
+        with pytest.raises(StoreError, match="sent again"):
+            await take(intake, [known, new], peer=2)
+    counted = PutsCounted(store, monkeypatch)
+
+    assert await take(intake, [known, new], peer=2) == MessageResponse(HASH)
+    assert counted.puts == [known.raw, new.raw]
+
+
 # Envelopes that other mailservers have put into the store
 
 
@@ -637,8 +660,8 @@ async def test_envelope_of_others_is_published_once_and_neither_own_nor_stored_a
     reader = feed.reader()
     intake, envelopes = intake_of(store, feed=feed, metrics=metrics), make_envelopes(3)
 
-    await intake.take_of_others(envelopes)
-    await intake.take_of_others(envelopes[:2])
+    await intake.take_of_others(envelopes, store.generation)
+    await intake.take_of_others(envelopes[:2], store.generation)
     response = await take(intake, envelopes, peer=5)
 
     assert response == MessageResponse(HASH)
@@ -660,7 +683,7 @@ async def test_envelope_of_others_that_is_not_acceptable_here_goes_nowhere(store
     in_its_last_second = make_envelope(2, created=NOW - 50, ttl=50)
     future, unwanted = make_envelope(3, created=NOW + MAX_AHEAD_S + 1), make_envelope(4, topic=SPORT)
 
-    await intake.take_of_others([expired, in_its_last_second, future, unwanted])
+    await intake.take_of_others([expired, in_its_last_second, future, unwanted], store.generation)
 
     assert raws(reader.read_nowait()) == [in_its_last_second.raw]
     assert count_of(metrics.of_others) == 1
@@ -672,7 +695,7 @@ async def test_envelope_of_others_from_the_future_counts_the_lower_work(store: S
     reader = feed.reader()
     ahead = make_envelope(1, created=NOW + 4)
 
-    await intake_of(store, feed=feed, clock=Clock(NOW + 0.9)).take_of_others([ahead])
+    await intake_of(store, feed=feed, clock=Clock(NOW + 0.9)).take_of_others([ahead], store.generation)
 
     assert [live.pow for live in reader.read_nowait()] == [ahead.pow(4)]
 
@@ -687,7 +710,7 @@ async def test_what_could_not_be_stored_here_and_others_have_stored_is_confirmed
         await take(intake, [envelope], peer=1)
     counted = PutsCounted(store, monkeypatch)
 
-    await intake.take_of_others([envelope])
+    await intake.take_of_others([envelope], store.generation)
     response = await take(intake, [envelope], peer=1)
 
     assert response == MessageResponse(HASH)
@@ -701,7 +724,7 @@ async def test_limits_of_topics_are_for_what_peers_send_and_not_for_others(store
     limits = RateLimitSettings(RateLimits(0, 0, 1), NO_RATE_LIMITS)
     envelopes = make_envelopes(20)
 
-    await intake_of(store, feed=feed, limits=limits).take_of_others(envelopes)
+    await intake_of(store, feed=feed, limits=limits).take_of_others(envelopes, store.generation)
 
     assert len(reader.read_nowait()) == 20
 
@@ -709,7 +732,7 @@ async def test_limits_of_topics_are_for_what_peers_send_and_not_for_others(store
 async def test_flood_of_others_is_taken_in_pieces(store: SqliteStore) -> None:
     feed = Feed()
     intake, envelopes = intake_of(store, feed=feed), [make_envelope(number) for number in range(1024)]
-    taking = [asyncio.create_task(intake.take_of_others(envelopes[at : at + 512])) for at in (0, 512)]
+    taking = [asyncio.create_task(intake.take_of_others(envelopes[at : at + 512], store.generation)) for at in (0, 512)]
 
     published = [feed.end]
     while not all(task.done() for task in taking):

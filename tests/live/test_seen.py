@@ -32,7 +32,7 @@ def test_what_is_added_is_found_as_the_same_sighting() -> None:
     sighting = seen.add(hash_of(1), 1050, NOW)
 
     assert seen.get(hash_of(1)) is sighting
-    assert (sighting.expiry, sighting.is_stored, sighting.peers) == (1050, False, ())
+    assert (sighting.expiry, sighting.stored_in, sighting.peers) == (1050, None, ())
     assert seen.get(hash_of(2)) is None
 
 

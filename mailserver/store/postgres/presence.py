@@ -115,6 +115,8 @@ class Presence:
         self._moved_to: int | None = None
         self.seen = seen
         """The highest number that was ever seen."""
+        self.generation = 0
+        """How often the database is known to have gone back: what was stored before, it may lack."""
 
     async def check(self, connection: Connection) -> None:
         """Check a connection; a `connections.Setup`.
@@ -127,7 +129,7 @@ class Presence:
         if self.is_behind(state) and (moved := await move_on(connection, self.seen)) is not None:
             self._moved_to = moved.moved_to
             self.seen = moved.newest
-            self._failures.went_back(WENT_BACK)
+            self._went_back()
 
     def take(self, state: State) -> None:
         """Take what the database has by now.
@@ -141,13 +143,17 @@ class Presence:
             raise StoreError(self._failures.writing)
         if self._moved_to is not None and state.moved_to > self._moved_to:
             log.error("database went back in time, as another mailserver has noticed moved_to=%d", state.moved_to)
-            self._failures.went_back(WENT_BACK)
+            self._went_back()
         self._moved_to = state.moved_to
         self.seen = max(self.seen, state.newest)
 
     def is_behind(self, state: State) -> bool:
         """Whether the database lacks what was seen."""
         return state.newest < self.seen
+
+    def _went_back(self) -> None:
+        self.generation += 1
+        self._failures.went_back(WENT_BACK)
 
 
 def with_staging(setup: Setup) -> Setup:

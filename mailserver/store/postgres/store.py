@@ -128,6 +128,11 @@ class PostgresStore:
         return self._failures.is_lost
 
     @property
+    def generation(self) -> int:
+        """Rises whenever the database may have lost what it confirmed before."""
+        return self._presence.generation
+
+    @property
     def damage(self) -> str:
         """What else is wrong with the database, as far as was noticed since it was opened; "" if nothing is."""
         return self._failures.damage

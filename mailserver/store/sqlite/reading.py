@@ -60,6 +60,11 @@ class SqliteReading:
         """What else is wrong with the file, as far as was noticed since it was opened; "" if nothing is."""
         return self._failures.damage
 
+    @property
+    def generation(self) -> int:
+        """Always the same: a file that was put in the place of this one is another store, which nothing is put into."""
+        return 0
+
     def tell(self, on_change: Callable[[], None]) -> None:
         """Call this whenever a write or a read has changed `problem` or `damage`."""
         self._failures.tell(on_change)

@@ -6,8 +6,18 @@ import logging
 import pytest
 
 from mailserver.errors import StoreError
-from mailserver.store.postgres.presence import MARGIN, WENT_BACK, State
+from mailserver.limits.packet_rates import RateLimiter
+from mailserver.live.feed import Feed
+from mailserver.live.intake import Intake
+from mailserver.metrics.registry import Metrics
+from mailserver.store.postgres.failures import StoreFailures
+from mailserver.store.postgres.presence import MARGIN, WENT_BACK, Presence, State
 from mailserver.store.postgres.store import PostgresStore, open_store
+from mailserver.waku.acceptance import Acceptance, Requirements
+from mailserver.waku.envelope import Envelope
+from mailserver.waku.packets import MessageResponse
+from mailserver.waku.peer import MessagesReceived
+from tests.mailservers import NO_LIMITS, Clock, in_order, make_envelopes
 from tests.store.engines import found
 from tests.store.postgres.conftest import Place
 from tests.store.postgres.server import Server
@@ -119,6 +129,61 @@ async def test_it_is_noticed_where_nothing_is_stored(place: Place, store: Postgr
 
     assert store.damage == WENT_BACK
     assert place.rows("SELECT last_value FROM envelope_seq") == [str(7 + MARGIN)]
+
+
+def intake_of(store: PostgresStore) -> Intake:
+    limiter, acceptance = RateLimiter(NO_LIMITS), Acceptance(Requirements(0.0))
+    return Intake(store, acceptance, Clock(), feed=Feed(), limiter=limiter, metrics=Metrics())
+
+
+async def take(intake: Intake, *envelopes: Envelope, peer: int) -> MessageResponse:
+    """A peer sends envelopes; return what confirms them."""
+    (response,) = await intake.take([MessagesReceived([*envelopes], bytes(32))], peer=peer)
+    return response
+
+
+async def test_what_it_lacks_is_stored_before_it_is_confirmed_again(
+    place: Place, store: PostgresStore, other: PostgresStore
+) -> None:
+    first, lost, heard = make_envelopes(3)
+    intake = intake_of(store)
+    await take(intake, first, peer=1)
+    dump = await asyncio.to_thread(place.server.dump, place.schema)
+    await take(intake, lost, peer=1)
+    generation = intake.generation
+    await take(intake_of(other), heard, peer=1)
+    await intake.take_of_others([heard], generation)
+
+    await asyncio.to_thread(place.server.restore, place.schema, dump)
+    await until_it_answers(store)
+    assert await found(store) == [first.raw]
+
+    assert await take(intake, lost, first, peer=2) == MessageResponse(bytes(32))
+    assert await take(intake, lost, heard, peer=1) == MessageResponse(bytes(32))
+    assert await found(store) == [envelope.raw for envelope in in_order([first, lost, heard])]
+
+
+async def test_whoever_only_reads_knows_that_what_was_stored_may_be_gone(
+    place: Place, store: PostgresStore, other: PostgresStore
+) -> None:
+    await store.put(BEFORE)
+    dump = await asyncio.to_thread(place.server.dump, place.schema)
+    await store.put(LOST)
+    await other.check_presence()
+    assert other.generation == store.generation == 0
+
+    await asyncio.to_thread(place.server.restore, place.schema, dump)
+    await until_it_answers(other)
+
+    assert other.generation == 1
+
+
+async def test_generation_rises_once_with_what_another_mailserver_has_noticed() -> None:
+    presence = Presence("id", StoreFailures())
+    for newest, moved_to, generation in ((4, 0, 0), (9, 0, 0), (20, 20, 1), (21, 20, 1), (40, 40, 2)):
+        presence.take(State("id", newest, moved_to))
+
+        assert presence.generation == generation
 
 
 async def test_what_others_have_stored_is_seen(place: Place, store: PostgresStore, other: PostgresStore) -> None:
