@@ -116,7 +116,8 @@ class Presence:
         self.seen = seen
         """The highest number that was ever seen."""
         self.generation = 0
-        """How often the database is known to have gone back: what was stored before, it may lack."""
+        """Rises whenever the database is known to have gone back, and whenever the connection that stores is lost: only
+        the next one shows whether it has. What was stored before, it may lack."""
 
     async def check(self, connection: Connection) -> None:
         """Check a connection; a `connections.Setup`.
@@ -130,6 +131,15 @@ class Presence:
             self._moved_to = moved.moved_to
             self.seen = moved.newest
             self._went_back()
+
+    async def check_writing(self, connection: Connection) -> None:
+        """Check the connection that stores; a `connections.Setup`.
+
+        Raises:
+            StoreError: it does not lead to the store.
+        """
+        connection.add_termination_listener(self._on_lost)
+        await self.check(connection)
 
     def take(self, state: State) -> None:
         """Take what the database has by now.
@@ -150,6 +160,9 @@ class Presence:
     def is_behind(self, state: State) -> bool:
         """Whether the database lacks what was seen."""
         return state.newest < self.seen
+
+    def _on_lost(self, _: Connection) -> None:
+        self.generation += 1
 
     def _went_back(self) -> None:
         self.generation += 1

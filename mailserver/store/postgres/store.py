@@ -321,7 +321,7 @@ async def open_store(
         open_links(url, 2, failures, presence.check) as (upkeep, index),
         open_snapshots(url, SNAPSHOTS, failures, presence.check) as snapshots,
         open_others(url, identity, failures, presence.check) as others,
-        open_links(url, 1, failures, with_staging(presence.check)) as (writing,),
+        open_links(url, 1, failures, with_staging(presence.check_writing)) as (writing,),
     ):
         readers = ReaderPool(reading, failures, removed)
         indexing = Indexing(index, failures, network_topic)

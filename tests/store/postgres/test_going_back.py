@@ -1,6 +1,7 @@
 """mailserver.store.postgres.presence: a database that is put back to an earlier moment, and the numbers of its rows."""
 
 import asyncio
+import contextlib
 import logging
 
 import pytest
@@ -20,8 +21,9 @@ from mailserver.waku.peer import MessagesReceived
 from tests.mailservers import NO_LIMITS, Clock, in_order, make_envelopes
 from tests.store.engines import found
 from tests.store.postgres.conftest import Place
-from tests.store.postgres.server import Server
+from tests.store.postgres.server import QUICK, Server, running_server
 from tests.store.samples import START, new_envelopes, raws
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -184,6 +186,28 @@ async def test_generation_rises_once_with_what_another_mailserver_has_noticed() 
         presence.take(State("id", newest, moved_to))
 
         assert presence.generation == generation
+
+
+async def test_nothing_is_confirmed_once_the_connection_is_lost_until_the_next_shows_what_is_there() -> None:
+    (envelope,) = make_envelopes(1)
+    with running_server(QUICK) as server:
+        async with open_store(server.url()) as store:
+            intake = intake_of(store)
+            await take(intake, envelope, peer=1)
+
+            await asyncio.to_thread(server.kill)
+            await until(lambda: store.generation > 0)  # this loop has to hear that the connection was cut
+            with pytest.raises(StoreError):
+                await take(intake, envelope, peer=2)
+
+            await asyncio.to_thread(server.start)
+            async with asyncio.timeout(15):
+                while True:
+                    with contextlib.suppress(StoreError):
+                        await take(intake, envelope, peer=2)
+                        break
+                    await asyncio.sleep(0)
+            assert await found(store) == [envelope.raw]
 
 
 async def test_what_others_have_stored_is_seen(place: Place, store: PostgresStore, other: PostgresStore) -> None:
