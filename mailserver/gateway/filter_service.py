@@ -24,7 +24,7 @@ from mailserver.waku2.filter_packets import (
     encode_message_push,
 )
 from mailserver.waku2.frames import encode_frame
-from mailserver.waku2.old_filter import decode_filter_rpc, encode_old_push
+from mailserver.waku2.old_filter import FilterRpc, decode_filter_rpc, encode_old_push
 from mailserver.waku2.protocols import FRAME_BOUNDS, ProtocolId
 from mailserver.waku2.subscriptions import Subscriptions
 
@@ -164,16 +164,20 @@ class OldFilter:
         self._metrics = metrics
 
     def answer(self, peer: Peer, request: bytes) -> None:
-        """Do what the request asks for. What a client pushes to us, nobody has asked for."""
-        rpc = decode_filter_rpc(request)
-        assert peer.peer_id is not None
-        status = FilterStatus.BAD_REQUEST
-        if not self._rates.take(Asked.OLD_FILTER, peer.host, _now()):
-            status = FilterStatus.TOO_MANY_REQUESTS
-        elif rpc.request is not None:
-            verdict = self._service.subscriptions.apply_old(peer.peer_id, rpc.request_id, rpc.request, _now())
-            status = verdict.status
+        """Do what the request asks for, if its address has not asked too often: what is beyond that is not even read.
+
+        What a client pushes to us, nobody has asked for.
+        """
+        status = FilterStatus.TOO_MANY_REQUESTS
+        if self._rates.take(Asked.OLD_FILTER, peer.host, _now()):
+            status = self._status(peer, decode_filter_rpc(request))
         self._metrics.requests.labels(Asked.OLD_FILTER.value, str(int(status))).inc()
+
+    def _status(self, peer: Peer, rpc: FilterRpc) -> FilterStatus:
+        if rpc.request is None:
+            return FilterStatus.BAD_REQUEST
+        assert peer.peer_id is not None
+        return self._service.subscriptions.apply_old(peer.peer_id, rpc.request_id, rpc.request, _now()).status
 
 
 def _now() -> float:

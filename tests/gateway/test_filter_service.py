@@ -15,6 +15,7 @@ from mailserver.waku2.filter_packets import (
     FilterSubscribeType,
     decode_filter_subscribe_response,
 )
+from mailserver.waku2.frames import encode_frame
 from mailserver.waku2.old_filter import FilterRequest, FilterRpc, OldMessagePush
 from mailserver.waku2.protocols import ProtocolId
 from mailserver.waku2.subscriptions import MAX_REQUEST_TOPICS, SubscriptionLimits
@@ -261,6 +262,17 @@ async def test_old_request_that_is_refused_is_silently_counted(tmp_path: Path) -
         assert gateway.scraped('gateway_requests_total{code="400",protocol="old_filter"}') == 3.0
         assert gateway.scraped('gateway_requests_total{code="429",protocol="old_filter"}') == 1.0
         assert not gateway.filters.wants(NEWS_TOPIC)
+
+
+async def test_old_request_beyond_the_rate_is_not_even_read(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, rates={Asked.OLD_FILTER: 0.01}) as gateway, gateway.client() as client:
+        assert await client.ask(ProtocolId.OLD_FILTER, b"\xff") is None  # it counts, too
+        stream = await client.open(ProtocolId.OLD_FILTER, encode_frame(b"\xff"))
+        heard = await client.heard(stream)
+
+        assert heard.is_closed
+        assert not heard.is_reset
+        assert gateway.scraped('gateway_requests_total{code="429",protocol="old_filter"}') == 1.0
 
 
 async def test_both_forms_side_by_side_push_once_each(gateway: Gateway) -> None:
