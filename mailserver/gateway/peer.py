@@ -35,7 +35,7 @@ STREAMS_BURST = 1000.0
 """How fast a client may open streams. js-waku opens one for each request, and some in advance."""
 
 MAX_REQUESTS_BYTES = 2 * 1024 * 1024
-"""How many bytes of requests that are not whole are kept of one client. The longest request has half as many."""
+"""How many bytes of requests that are not whole are kept of one client. The longest request has a tenth of that."""
 
 
 class Handler(Protocol):

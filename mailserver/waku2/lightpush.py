@@ -13,7 +13,7 @@ written.
 from dataclasses import dataclass
 
 from mailserver.codec.protobuf import write_bytes, write_number
-from mailserver.ids.waku_message import MAX_MESSAGE_BYTES, WakuMessage, decode_message
+from mailserver.ids.waku_message import WakuMessage, decode_message
 from mailserver.waku2.fields import (
     MAX_STATUS_TEXT_BYTES,
     MAX_U32,
@@ -28,7 +28,12 @@ from mailserver.waku2.fields import (
     write_text,
 )
 
-MAX_LIGHTPUSH_REQUEST_BYTES = MAX_MESSAGE_BYTES + 1024
+DEFAULT_MAX_MESSAGE_BYTES = 150 * 1024
+"""Of the protobuf form of a message that is sent: what nwaku relays by default."""
+
+MAX_LIGHTPUSH_REQUEST_BYTES = DEFAULT_MAX_MESSAGE_BYTES + 64 * 1024
+"""As nwaku. A message that is a little too long is answered with 413; the stream of a longer request is reset."""
+
 MAX_LIGHTPUSH_RESPONSE_BYTES = 8 * 1024
 
 _REQUEST = {1: REQUEST_ID, 20: PUBSUB_TOPIC, 21: MESSAGE}

@@ -14,13 +14,10 @@ from mailserver.errors import DecodeError
 from mailserver.ids.envelopes import NS, topic_of
 from mailserver.ids.waku_message import WakuMessage
 from mailserver.waku2.codes import LightPushStatus
-from mailserver.waku2.lightpush import LightPushResponse, PushResponse, PushRpc
+from mailserver.waku2.lightpush import DEFAULT_MAX_MESSAGE_BYTES, LightPushResponse, PushResponse, PushRpc
 
 MAX_TIMESTAMP_OFFSET_S = 20
 """How far a timestamp may be from our clock, either way. Stores MAY refuse what is further off (13/WAKU2-STORE)."""
-
-DEFAULT_MAX_MESSAGE_BYTES = 150 * 1024
-"""Of the protobuf form: what nwaku relays by default."""
 
 RELAYED_TO = 1
 """What answers say of the peers that have got a message, at least: nwaku's client takes 0 as a failure."""

@@ -8,6 +8,7 @@ import pytest
 from mailserver.metrics.gateway import Asked
 from mailserver.waku.acceptance import Requirements
 from mailserver.waku2.codes import LightPushStatus as Status
+from mailserver.waku2.frames import encode_frame
 from mailserver.waku2.lightpush import (
     LightPushRequest,
     LightPushResponse,
@@ -63,6 +64,19 @@ async def test_each_refusal_has_its_code_and_a_text_in_both_forms(tmp_path: Path
             assert not older.is_success
             label = f'gateway_requests_total{{code="{int(status)}",protocol="lightpush"}}'
             assert gateway.scraped(label) == 2.0
+
+
+async def test_request_is_read_as_far_as_nwaku_reads_one(tmp_path: Path) -> None:
+    around = len(LightPushRequest("1", TOPIC, message(1, payload=bytes(200 * 1024))).encode()) - 200 * 1024
+    longest = 214 * 1024 - around
+    async with running_gateway(tmp_path) as gateway, gateway.client() as client:
+        response = await ask(client, LightPushRequest("1", TOPIC, message(1, payload=bytes(longest))))
+        longer = LightPushRequest("1", TOPIC, message(1, payload=bytes(longest + 1))).encode()
+        stream = await client.open(ProtocolId.LIGHTPUSH, encode_frame(longer))
+
+        assert response.status_code == Status.PAYLOAD_TOO_LARGE
+        assert (await client.heard(stream)).is_reset
+        assert (await ask(client, LightPushRequest("2", TOPIC, message(2)))).status_code == Status.OK
 
 
 async def test_address_that_sends_too_much_is_told_so_by_each_form(tmp_path: Path) -> None:
