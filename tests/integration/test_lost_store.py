@@ -51,7 +51,7 @@ def copy_what_is_open(daemon: Daemon, target: Path) -> None:
     target.mkdir()
     for descriptor in Path(f"/proc/{daemon.process.pid}/fd").iterdir():
         name = str(descriptor.readlink()).removesuffix(" (deleted)")
-        if name.endswith((STORE_FILE, f"{STORE_FILE}-wal")):
+        if name.endswith((STORE_FILE, f"{STORE_FILE}-wal", f"{STORE_FILE}-shm")):
             shutil.copy(descriptor, target / Path(name).name)
 
 
@@ -97,6 +97,8 @@ async def test_what_was_confirmed_is_saved_from_the_files_that_are_open(tmp_path
 
         copy_what_is_open(daemon, saved)
         shutil.copy(data / KEY_FILE, saved)
+        checked = run_command("check", "--data-dir", saved)
+        assert checked.returncode == 0, checked.stderr
         daemon.stop()
 
     refused = run_command("run", "--data-dir", data, "--listen", "127.0.0.1:0")
