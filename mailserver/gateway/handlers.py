@@ -38,11 +38,11 @@ class RequestHandler:
         if self._reader is None:
             return
         try:
-            requests = self._reader.receive_data(data)
-            if requests:
+            request = self._reader.receive_first(data)
+            if request is not None:
                 self._reader = None
                 self._peer.keep(self._stream, 0)
-                self._answer(requests[0])
+                self._answer(request)
             elif not self._peer.keep(self._stream, self._reader.pending):
                 self._peer.reset(self._stream)
         except DecodeError:

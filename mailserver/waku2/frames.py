@@ -42,19 +42,33 @@ class FrameReader:
         self._pending += data
         bodies = []
         at = 0
-        while at < len(self._pending):
-            found = varint.decode(self._pending, at, MAX_LENGTH_BYTES)
-            if found is None:
-                break
-            length, start = found
-            if length > self._max_bytes:
-                raise DecodeError("frame is too long", got=length, limit=self._max_bytes)
-            if start + length > len(self._pending):
-                break
-            at = start + length
+        while (found := self._body(at)) is not None:
+            start, at = found
             bodies.append(bytes(self._pending[start:at]))
         del self._pending[:at]
         return bodies
+
+    def receive_first(self, data: bytes) -> bytes | None:
+        """Take the next bytes; return the first body once it is whole. What is behind it is not looked at.
+
+        A frame may have one byte only, so to cut all that one message of Noise may bring takes a tenth of a second.
+
+        Raises:
+            DecodeError: as `receive_data`.
+        """
+        self._pending += data
+        found = self._body(0)
+        return None if found is None else bytes(self._pending[found[0] : found[1]])
+
+    def _body(self, at: int) -> tuple[int, int] | None:
+        """Where the body of the frame begins and ends that begins here, if it is whole."""
+        found = varint.decode(self._pending, at, MAX_LENGTH_BYTES) if at < len(self._pending) else None
+        if found is None:
+            return None
+        length, start = found
+        if length > self._max_bytes:
+            raise DecodeError("frame is too long", got=length, limit=self._max_bytes)
+        return (start, start + length) if start + length <= len(self._pending) else None
 
     def receive_eof(self) -> None:
         """The other side has closed its half.

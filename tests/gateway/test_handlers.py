@@ -79,6 +79,17 @@ async def test_only_the_first_request_of_a_stream_is_answered(muxer: str) -> Non
 
 
 @BOTH_MUXERS
+async def test_what_is_behind_a_request_is_not_even_cut_into_frames(muxer: str) -> None:
+    async with running_host() as world, connected(world.port, muxer=muxer) as client:
+        stream = await client.open(ECHO, encode_frame(b"one") + b"\xff" * 100)  # no frame has such a length
+
+        heard = await client.heard(stream)
+
+        assert heard.data == encode_frame(b"one")
+        assert not heard.is_reset
+
+
+@BOTH_MUXERS
 async def test_stream_that_is_closed_without_a_request_is_closed_by_us(muxer: str) -> None:
     async with running_host() as world, connected(world.port, muxer=muxer) as client:
         stream = await client.open(ECHO)

@@ -24,6 +24,21 @@ def test_frames_are_read_as_they_were_written_however_they_are_cut(frames: list[
     reader.receive_eof()
 
 
+@given(st.binary(max_size=300), st.integers(1, 50))
+def test_first_frame_is_read_whatever_is_behind_it(body: bytes, size: int) -> None:
+    reader = FrameReader(300)
+    stream = encode_frame(body) + b"\xff" * 50  # which is no frame
+
+    read = [reader.receive_first(stream[at : at + size]) for at in range(0, len(encode_frame(body)), size)]
+
+    assert read == [None] * (len(read) - 1) + [body]
+
+
+def test_first_frame_beyond_the_bound_is_refused_at_its_length() -> None:
+    with pytest.raises(DecodeError, match="frame is too long, got 301, limit 300"):
+        FrameReader(300).receive_first(varint.encode(301))
+
+
 @given(st.binary(min_size=1, max_size=300))
 def test_stream_that_ends_amidst_a_frame_is_refused(body: bytes) -> None:
     stream = encode_frame(body)
