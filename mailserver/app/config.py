@@ -59,7 +59,7 @@ class Config:
     )
     listen: str = setting("0.0.0.0:30303", "HOST:PORT to accept peers on; port 0 picks a free port")
     workers: int = setting(
-        1, "number of processes that serve peers on this port, each on a core of its own; Linux only"
+        1, "number of processes that serve peers on this port; each may use a core of its own; Linux only"
     )
     advertise: str = setting(
         "", "host in the enode URL (default: the host of --listen, or 127.0.0.1 if that is every address)"
