@@ -1,0 +1,115 @@
+"""spark_export.quarantine: files of rows that were set aside, some of whose lines a disk has damaged."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mailserver.archive.days import day_name
+from spark_export.quarantine import quarantine
+from spark_export.source import Faulty
+from spark_export.storage import LocalStorage
+from spark_export.store import Store
+
+DAY = 20_780
+STORE = "ab" * 16
+
+
+def faulty(seq: int, raw: bytes = b"\xff\x00", fault: str = "undecodable") -> Faulty:
+    return Faulty(0, seq, DAY, DAY * 86_400, fault, raw)
+
+
+def set_aside(archive: Path, *rows: Faulty) -> Counter[int]:
+    stores = [cast(Store, SimpleNamespace(id=STORE))]  # nothing else of a store is asked for
+    return quarantine(LocalStorage(archive), stores, rows)
+
+
+def file_in(archive: Path) -> Path:
+    return archive / "_quarantine" / f"date={day_name(DAY)}" / f"{STORE}.jsonl"
+
+
+def lines_in(archive: Path) -> list[str]:
+    return file_in(archive).read_text().splitlines()
+
+
+def seqs_in(archive: Path) -> list[Any]:
+    return [json.loads(line)["seq"] for line in lines_in(archive)]
+
+
+def test_each_row_is_there_once_however_often_it_is_set_aside(tmp_path: Path) -> None:
+    assert set_aside(tmp_path, faulty(3), faulty(1)) == {DAY: 2}
+    before = lines_in(tmp_path)
+    assert set_aside(tmp_path, faulty(3, fault="in other words"), faulty(2)) == {DAY: 3}
+
+    assert seqs_in(tmp_path) == [1, 2, 3]
+    assert json.loads(before[0]) == json.loads(lines_in(tmp_path)[0])
+    assert json.loads(before[0])["raw"] == "ff00"
+
+
+DAMAGES: dict[str, Callable[[str], str]] = {
+    "a bit of a quote": lambda line: line.replace('"', " ", 1),
+    "cut short": lambda line: line[:20],
+    "garbage": lambda _: "\x0b\x1c\x85\xff what?",
+    "no row": lambda _: "[7]",
+    "no seq": lambda line: line.replace("seq", "sea"),
+    "a seq of another kind": lambda line: line.replace(": 1,", ': "1",'),
+    "truth": lambda line: line.replace(": 1,", ": true,"),
+    "nested": lambda _: "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_file_with_a_damaged_line_is_kept_and_goes_on_counting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    set_aside(tmp_path, faulty(1), faulty(2))
+    first, second = lines_in(tmp_path)
+    damaged = f"{DAMAGES[damage](first)}\n{second}\n".encode("latin-1")
+    file_in(tmp_path).write_bytes(damaged)
+
+    assert set_aside(tmp_path, faulty(3), faulty(2)) == {DAY: 3}
+    assert set_aside(tmp_path, faulty(3), faulty(4)) == {DAY: 4}
+
+    beside = file_in(tmp_path).with_name(f"{STORE}.damaged-1.jsonl")
+    assert beside.read_bytes() == damaged
+    assert seqs_in(tmp_path) == [3, 4]
+    name = beside.relative_to(tmp_path)
+    assert caplog.messages == [f"rows that were set aside are damaged, their file is kept file={name}"]
+
+
+def test_each_file_that_was_damaged_is_kept(tmp_path: Path) -> None:
+    for number in (1, 2):
+        set_aside(tmp_path, faulty(number))
+        file_in(tmp_path).write_text("what?\n")
+
+    assert set_aside(tmp_path, faulty(3)) == {DAY: 3}
+    assert sorted(path.name for path in file_in(tmp_path).parent.iterdir()) == [
+        f"{STORE}.damaged-1.jsonl",
+        f"{STORE}.damaged-2.jsonl",
+        f"{STORE}.jsonl",
+    ]
+
+
+def test_run_that_was_killed_with_the_damaged_file_beside_loses_nothing(tmp_path: Path) -> None:
+    set_aside(tmp_path, faulty(1), faulty(2))
+    text = file_in(tmp_path).read_text().replace("seq", "sea", 1)
+    file_in(tmp_path).with_name(f"{STORE}.damaged-1.jsonl").write_text(text)
+    file_in(tmp_path).unlink()
+
+    assert set_aside(tmp_path, faulty(2)) == {DAY: 2}
+    assert not file_in(tmp_path).exists()
+    assert set_aside(tmp_path, faulty(1)) == {DAY: 3}  # nobody knows that the damaged line is this row
+
+
+def test_line_that_says_something_else_of_the_same_row_is_kept(tmp_path: Path) -> None:
+    set_aside(tmp_path, faulty(1, b"\x01"), faulty(3, b"\x03"))
+    file_in(tmp_path).write_text(file_in(tmp_path).read_text().replace('"seq": 3', '"seq": 1'))  # as a disk may
+
+    for _ in range(2):
+        assert set_aside(tmp_path, faulty(1, b"\x02"), faulty(3, b"\x03")) == {DAY: 4}
+
+    assert [json.loads(line)["raw"] for line in lines_in(tmp_path)] == ["01", "02", "03", "03"]
