@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _EXTRA:
             raise
-        print(f"spark-export: {error.name} is not installed: pip install 'waku-mailserver[export]'", file=sys.stderr)
+        print(f"spark-export: {error.name} is not installed: pip install -r requirements-export.lock", file=sys.stderr)
         return 1
 
 

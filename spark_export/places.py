@@ -54,7 +54,7 @@ def database_at(url: str) -> "StoreDatabase":
         from mailserver.store.postgres.job import StoreDatabase  # noqa: PLC0415 - asyncpg is in an extra
     except ModuleNotFoundError as error:
         raise ExportError(
-            "a store in PostgreSQL needs a driver that is not installed: pip install 'waku-mailserver[postgres]'"
+            "a store in PostgreSQL needs a driver that is not installed: pip install -r requirements-postgres.lock"
         ) from error
     return StoreDatabase(url)
 

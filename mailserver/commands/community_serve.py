@@ -36,7 +36,7 @@ COMMANDS: tuple[tuple[str, Callable[[argparse.ArgumentParser], None], str, str],
         "seed, announce, follow and fetch the histories of all communities",
         (
             "Serve all communities of a data directory: seed and announce those that we own, fetch those that we have "
-            "joined. The mailserver runs beside this with --feed-socket. Needs waku-mailserver[communities]."
+            "joined. The mailserver runs beside this with --feed-socket. Needs requirements-communities.lock."
         ),
     ),
 )

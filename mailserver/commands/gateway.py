@@ -31,7 +31,7 @@ def _run(arguments: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != _EXTRA:
             raise
-        raise StartupError(f"{error.name} is not installed: pip install 'waku-mailserver[gateway]'") from error
+        raise StartupError(f"{error.name} is not installed: pip install -r requirements-gateway.lock") from error
     config = settings_of(arguments, GATEWAY)
     set_up_logging(config.log_level, LogFormat(config.log_format))
     prepare_interpreter()

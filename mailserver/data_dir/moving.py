@@ -84,7 +84,7 @@ def _is_folder(place: Path | str) -> TypeGuard[Path]:
 async def _open_source(place: Path | str, network_topic: str) -> AsyncIterator[MoveSource]:
     if _is_folder(place):
         if find_spec("google_crc32c") is None:
-            raise StartupError("google-crc32c is not installed: pip install 'waku-mailserver[leveldb]'")
+            raise StartupError("google-crc32c is not installed: pip install -r requirements-leveldb.lock")
         from mailserver.store.leveldb.go_history import open_go_history as open_leveldb  # noqa: PLC0415 - in an extra
 
         async with open_leveldb(place) as leveldb:

@@ -143,7 +143,7 @@ def check_driver() -> None:
         StartupError: it is not.
     """
     if find_spec("asyncpg") is None:
-        raise StartupError("asyncpg is not installed: pip install 'waku-mailserver[postgres]'")
+        raise StartupError("asyncpg is not installed: pip install -r requirements-postgres.lock")
 
 
 @contextlib.asynccontextmanager

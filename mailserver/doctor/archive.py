@@ -89,7 +89,7 @@ def _check_answers(config: Config, archived: Archived | None, now: float) -> lis
     if cause:
         text = f"requests are answered from the store alone: {cause}"
         advice = (
-            "install waku-mailserver[archive] and use a folder, or S3, as --archive, or set --no-answer-from-archive"
+            "install requirements-archive.lock and use a folder, or S3, as --archive, or set --no-answer-from-archive"
         )
         return [warning(check, text, advice)]
     files = files_of(config.archive)

@@ -32,7 +32,7 @@ def check_database(config: Config) -> list[Finding]:
     if not config.store:
         return []
     if find_spec("asyncpg") is None:
-        return [problem(_CHECK, "asyncpg is not installed", "pip install 'waku-mailserver[postgres]'")]
+        return [problem(_CHECK, "asyncpg is not installed", "pip install -r requirements-postgres.lock")]
     return _look(config)
 
 

@@ -80,7 +80,7 @@ class TorrentProcess:
 
     async def __aenter__(self) -> Self:
         if importlib.util.find_spec("libtorrent") is None:
-            raise StartupError("libtorrent is not installed: pip install 'waku-mailserver[communities]'")
+            raise StartupError("libtorrent is not installed: pip install -r requirements-communities.lock")
         await self._child.start()
         return self
 

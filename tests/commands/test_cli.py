@@ -580,7 +580,7 @@ def test_gateway_says_what_to_install_and_other_commands_do_not_need_it() -> Non
 
     assert gateway.returncode == enode.returncode == 1
     assert re.fullmatch(
-        r"waku-mailserver: websockets[.a-z0-9]* is not installed: pip install 'waku-mailserver\[gateway\]'\n",
+        r"waku-mailserver: websockets[.a-z0-9]* is not installed: pip install -r requirements-gateway\.lock\n",
         gateway.stderr,
     )
     assert "not installed" not in enode.stderr

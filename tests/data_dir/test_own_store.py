@@ -274,7 +274,7 @@ async def test_file_that_is_a_store_is_not_passed_over_for_a_database(tmp_path: 
 async def test_database_needs_its_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_store, "find_spec", lambda name: None)
 
-    with pytest.raises(StartupError, match=r"asyncpg is not installed: pip install 'waku-mailserver\[postgres\]'"):
+    with pytest.raises(StartupError, match=r"asyncpg is not installed: pip install -r requirements-postgres\.lock"):
         await start_in_database(tmp_path, "postgresql:///mail")
 
 
@@ -286,7 +286,7 @@ async def test_whoever_follows_a_store_needs_the_driver_for_a_database_only(
     async with follow_own_store(tmp_path, DEFAULT_NETWORK_TOPIC) as log:
         with pytest.raises(StoreError, match="there is none"):
             await log.after(BEFORE_ALL, 1, of="")
-    with pytest.raises(StartupError, match=r"asyncpg is not installed: pip install 'waku-mailserver\[postgres\]'"):
+    with pytest.raises(StartupError, match=r"asyncpg is not installed: pip install -r requirements-postgres\.lock"):
         async with follow_own_store(tmp_path, DEFAULT_NETWORK_TOPIC, "postgresql:///mail"):
             pass
 

@@ -202,7 +202,7 @@ def test_missing_driver_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     findings = found(Config(store="postgresql:///mail"))
 
     assert findings["database"] == Finding(
-        "database", Verdict.PROBLEM, "asyncpg is not installed", "pip install 'waku-mailserver[postgres]'"
+        "database", Verdict.PROBLEM, "asyncpg is not installed", "pip install -r requirements-postgres.lock"
     )
 
 

@@ -204,7 +204,7 @@ def test_missing_package_is_one_line(module: str, command: str) -> None:
     done = start([sys.executable, "-c", BLOCKED.format(module, [command, "--archive", "a"])])
 
     assert done.stderr.count("\n") == 1
-    assert said(done).endswith("is not installed: pip install 'waku-mailserver[export]'")
+    assert said(done).endswith("is not installed: pip install -r requirements-export.lock")
 
 
 def test_bucket_that_denies_is_one_line(here: Command, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
