@@ -24,7 +24,7 @@ from mailserver.waku2.filter_packets import (
     encode_message_push,
 )
 from mailserver.waku2.frames import encode_frame
-from mailserver.waku2.old_filter import FilterRpc, decode_filter_rpc, encode_old_push
+from mailserver.waku2.old_filter import FilterRpc, decode_filter_rpc, encode_old_push, encode_pushing_rpc
 from mailserver.waku2.protocols import FRAME_BOUNDS, ProtocolId
 from mailserver.waku2.subscriptions import Subscriptions
 
@@ -34,6 +34,23 @@ class _Wanted(NamedTuple):
 
     subscription: Subscription[PeerId]
     content_topic: str
+
+
+class _Frames:
+    """The frames that push one message, each made when the first client may have it."""
+
+    def __init__(self, message: bytes, network_topic: str) -> None:
+        self._message = message
+        self._network_topic = network_topic
+        self._frame = self._old_push = b""
+
+    def of(self, subscription: Subscription[PeerId]) -> bytes:
+        """What a subscription gets: that of the old filter carries the id of the request that matched ("FilterRPC")."""
+        if subscription.request_id is not None:
+            self._old_push = self._old_push or encode_old_push(self._message)
+            return encode_frame(encode_pushing_rpc(subscription.request_id, self._old_push))
+        self._frame = self._frame or encode_frame(encode_message_push(self._message, self._network_topic))
+        return self._frame
 
 
 class FilterService:
@@ -61,27 +78,26 @@ class FilterService:
         return bool(self.subscriptions.matches(self._network_topic, content_topic))
 
     def push(self, message: bytes, content_topic: str) -> None:
-        """Push a message, in its protobuf form, to all who want it."""
-        frame = b""
+        """Push a message, in its protobuf form, to all who want it, and read what they get."""
+        frames = _Frames(message, self._network_topic)
+        has_failed = False
         for subscription in self.subscriptions.matches(self._network_topic, content_topic):
             connections = self._clients.get(subscription.subscriber)
             if not connections:
                 continue
             peer = connections[-1]
-            wanted = _Wanted(subscription, content_topic)
-            if subscription.request_id is None:
-                frame = frame or encode_frame(encode_message_push(message, self._network_topic))
-                was_taken = peer.push(ProtocolId.FILTER_PUSH, Push(frame, wanted), self._is_wanted, self._forgotten)
-            else:  # each push carries the id of the request that matched ("FilterRPC")
-                old = encode_frame(encode_old_push(subscription.request_id, message))
-                was_taken = peer.push(ProtocolId.OLD_FILTER, Push(old, wanted), self._is_wanted, self._forgotten)
-            if was_taken:
+            if peer.may_push():  # asked first: for a client that does not read, nothing is even encoded
+                push = Push(frames.of(subscription), _Wanted(subscription, content_topic))
+                protocol = ProtocolId.FILTER_PUSH if subscription.request_id is None else ProtocolId.OLD_FILTER
+                peer.push(protocol, push, self._is_wanted, self._forgotten)
                 self._metrics.pushes.inc()
                 self.subscriptions.push_reached(subscription.subscriber)
             else:
                 self._metrics.dropped_pushes.inc()
                 self.subscriptions.push_failed(subscription.subscriber, _now())
-                self._set_timer()
+                has_failed = True
+        if has_failed:
+            self._set_timer()
 
     def on_client(self, peer: Peer) -> None:
         """A client has connected, perhaps once more."""

@@ -217,27 +217,28 @@ class Peer:
             self._requests[stream] = count
         return self._requests_bytes <= MAX_REQUESTS_BYTES
 
+    def may_push(self) -> bool:
+        """Whether a message may be pushed to the client now: it is there, and reads."""
+        return not self.is_gone and self.may_queue()
+
     def push(
         self,
         protocol: str,
         push: Push,
         is_wanted: Callable[[Hashable], bool],
         forgotten: Callable[[Hashable], None],
-    ) -> bool:
-        """Push a message to the client; return False if it was dropped, because the client does not read.
+    ) -> None:
+        """Push a message to a client to which one `may_push`.
 
         Args:
             is_wanted, forgotten: see `PushStreams`.
         """
-        if self.is_gone or not self.may_queue():
-            return False
         streams = self._pushes.get(protocol)
         if streams is None:
             streams = PushStreams(self.machine, protocol, is_wanted, forgotten, self._push_streams)
             self._pushes[protocol] = streams
         streams.push(push, self._loop.time(), may_send=not self.transport.is_full)
         self._mark_dirty()
-        return True
 
     def close(self) -> None:
         """Say goodbye, and close once what waits is sent."""

@@ -87,9 +87,14 @@ class FilterRpc:
         return b"".join(parts)
 
 
-def encode_old_push(request_id: str, message: bytes) -> bytes:
-    """A FilterRPC that pushes one message, which is encoded already: it is the same for all who get it."""
-    return write_text(1, request_id) + write_bytes(3, write_bytes(1, message))
+def encode_old_push(message: bytes) -> bytes:
+    """What a FilterRPC that pushes one message has behind the id: it is the same for all who get that."""
+    return write_bytes(3, write_bytes(1, message))
+
+
+def encode_pushing_rpc(request_id: str, old_push: bytes) -> bytes:
+    """A FilterRPC that pushes what `encode_old_push` has made."""
+    return write_text(1, request_id) + old_push
 
 
 def decode_filter_rpc(packet: bytes) -> FilterRpc:

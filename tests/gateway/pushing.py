@@ -24,10 +24,14 @@ class Pushed:
         self.forgotten: list[Hashable] = []
 
     def push(self, number: int, size: int = 1) -> bool:
+        """Push a message, if the client reads; return whether it does."""
+        if not self.peer.may_push():
+            return False
         frame = encode_frame(encode_message_push(message(number, size).encode(), PUBSUB_TOPIC))
-        return self.peer.push(
+        self.peer.push(
             ProtocolId.FILTER_PUSH, Push(frame, number), lambda each: each not in self.unwanted, self.forgotten.append
         )
+        return True
 
     async def fill(self) -> int:
         """Push until a message is dropped; return how many were not."""

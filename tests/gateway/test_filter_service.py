@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.gateway import filter_service as filter_service_module
 from mailserver.ids.envelopes import content_topic_of
 from mailserver.metrics.gateway import Asked
 from mailserver.waku2.codes import FilterStatus as Status
@@ -142,6 +143,34 @@ async def test_client_that_does_not_read_costs_itself_alone(gateway: Gateway) ->
             await hear(fast, number)
 
         assert len(fast.pushes) == number
+
+
+async def test_nothing_is_encoded_for_a_client_that_does_not_read(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway.client(muxer=YAMUX) as client:
+        await ask(client, SUBSCRIBE, NEWS_TOPIC)
+        await client.old_filter("old", FilterRequest(True, TOPIC))
+        await gateway.accept(make_envelope(0))
+        await until(lambda: len(client.pushes) == len(client.old_pushes) == 1)
+        await client.stop_reading()
+        number = 1
+        while gateway.scraped("gateway_dropped_pushes_total") < 10:
+            await gateway.accept(make_envelope(number, data_bytes=50_000))
+            number += 1
+            await done_with(gateway, number)
+
+        with monkeypatch.context() as patch:
+            for name in ("encode_message_push", "encode_old_push"):
+                patch.delattr(filter_service_module, name)  # who encodes fails
+            await gateway.accept(make_envelope(number, data_bytes=50_000))
+            await done_with(gateway, number + 1)
+
+
+async def done_with(gateway: Gateway, count: int) -> None:
+    """So many messages were pushed or dropped, each for both filters of a client."""
+    names = ("gateway_pushes_total", "gateway_dropped_pushes_total")
+    await until(lambda: sum(map(gateway.scraped, names)) == 2 * count)
 
 
 # Codes

@@ -33,6 +33,7 @@ from mailserver.waku2.old_filter import (
     OldMessagePush,
     decode_filter_rpc,
     encode_old_push,
+    encode_pushing_rpc,
 )
 from mailserver.waku2.store_query import (
     MAX_QUERY_BYTES,
@@ -142,7 +143,10 @@ def test_fields_that_clients_demand_are_written_even_if_they_are_empty() -> None
 
 def test_push_of_an_encoded_message_is_the_packet() -> None:
     assert encode_message_push(FULL.encode(), PUBSUB) == MessagePush(FULL, PUBSUB).encode()
-    assert encode_old_push("id-5", FULL.encode()) == FilterRpc("id-5", push=OldMessagePush((FULL,))).encode()
+    assert (
+        encode_pushing_rpc("id-5", encode_old_push(FULL.encode()))
+        == FilterRpc("id-5", push=OldMessagePush((FULL,))).encode()
+    )
 
 
 def test_shards_are_written_in_both_fields() -> None:
