@@ -75,7 +75,7 @@ class Metrics:
         )
         self.relay_shed = counter(
             "mailserver_relay_shed_envelopes_total",
-            "Live envelopes that the full pool has dropped before all connected peers had come to them.",
+            "Live envelopes that the full pool dropped before every connected peer had been offered them.",
         )
         self.of_others = counter(
             "mailserver_others_envelopes_total",
@@ -83,7 +83,7 @@ class Metrics:
         )
         self.others_missed = counter(
             "mailserver_others_missed_envelopes_total",
-            "Envelopes of these that were not relayed here, at most: too many came, or the database could not be read.",
+            "Upper bound of those not relayed here: too many came, or the database could not be read.",
         )
         self.pruned = counter("mailserver_pruned_envelopes_total", "Envelopes that retention has deleted.")
         self.pruning_waiting = Gauge(
@@ -103,7 +103,7 @@ class Metrics:
         )
         self.search_work = counter(
             "mailserver_search_work_total",
-            "Work of the store for history requests, in topics looked at, 0.3 us each.",
+            "Work of the store for history requests, in units of about 0.3 us.",
             "kind",
         )
         for kind in RequestKind:

@@ -283,7 +283,7 @@ async def test_folder_without_a_leveldb_leaves_the_target_alone(tmp_path: Path) 
 async def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mailserver.data_dir.moving.find_spec", lambda _: None)
 
-    with pytest.raises(StartupError, match=r"google-crc32c is not installed: pip install -r requirements-leveldb\.lock"):
+    with pytest.raises(StartupError, match=r"crc32c is not installed: pip install -r requirements-leveldb\.lock"):
         await move_between(folder_in(tmp_path), file_in(tmp_path / "data"), show_nothing)
     assert importlib.util.find_spec("google_crc32c") is not None
 
