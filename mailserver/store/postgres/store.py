@@ -50,6 +50,7 @@ from mailserver.store.postgres.readers import REMOVED, PaidReader, ReaderPool, R
 from mailserver.store.postgres.records import PostgresHandoff, PostgresMoveRecord, PostgresTimeRecord
 from mailserver.store.postgres.rows import Places, RowReader
 from mailserver.store.postgres.snapshots import open_snapshots
+from mailserver.store.postgres.stats import USAGE, stats_of
 from mailserver.store.postgres.writer import PostgresWriter
 from mailserver.store.retention import Surplus, Usage
 
@@ -58,9 +59,6 @@ ROW_OVERHEAD_BYTES = 590
 measured: with 300,000 envelopes in 9 days it was 493 where all were of 561 bytes, and 586 where they were padded; with
 40,000 of 118, 520 and 1,520 bytes, 427, 455 and 463."""
 
-_USAGE = "SELECT coalesce(sum(envelopes), 0)::bigint, coalesce(sum(bytes), 0)::bigint FROM counts"
-_TOPICS = "SELECT count(DISTINCT topic) FROM day_topics WHERE day IN (SELECT day FROM counts)"
-_CREATED = "SELECT (SELECT min(created) FROM envelopes), (SELECT max(created) FROM envelopes)"
 _RECEPTION_DAYS = """
     SELECT array_agg(reception_day), array_agg(envelopes), array_agg(bytes) FROM (
         SELECT reception_day, sum(envelopes)::bigint AS envelopes, sum(bytes)::bigint AS bytes
@@ -172,7 +170,7 @@ class PostgresStore:
 
     async def usage(self) -> Usage:
         """How much there is, and an estimate of what it takes on disk."""
-        envelopes, size = await self._readers.run(_USAGE)
+        envelopes, size = await self._readers.run(USAGE)
         return Usage(envelopes, size + envelopes * ROW_OVERHEAD_BYTES)
 
     async def sizes_on_disk(self) -> tuple[int, int]:
@@ -277,7 +275,7 @@ class PostgresStore:
 
     async def stats(self) -> StoreStats:
         """What is in the store."""
-        return await _stats(self._readers)
+        return await stats_of(self._readers)
 
     async def _change(self, what: str, job: Callable[[Connection], Awaitable[T]]) -> T:
         """Do something on the connection for upkeep.
@@ -364,14 +362,7 @@ async def read_stats(url: str) -> StoreStats:
     if not (await inspect(url)).has_store:
         raise NoStore
     async with open_links(url, 1, failures) as links:
-        return await _stats(ReaderPool(links, failures, Removed(-1, -1)))
-
-
-async def _stats(readers: ReaderPool) -> StoreStats:
-    envelopes, size = await readers.run(_USAGE)
-    (topics,) = await readers.run(_TOPICS)
-    oldest, newest = await readers.run(_CREATED)
-    return StoreStats(envelopes, size, topics, oldest, newest)
+        return await stats_of(ReaderPool(links, failures, Removed(-1, -1)))
 
 
 async def _prepare(
