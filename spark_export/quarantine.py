@@ -76,7 +76,7 @@ def _keep_beside(storage: Storage, name: str, beside: str) -> None:
     while storage.size(free := f"{beside}-{number}.jsonl") is not None:
         number += 1
     storage.put(name, free)
-    log.error("rows that were set aside are damaged, their file is kept file=%s", free)
+    log.warning("file set aside file=%s to=%s", name, free)
 
 
 def _count(storage: Storage, day: int) -> int:

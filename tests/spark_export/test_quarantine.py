@@ -77,8 +77,8 @@ def test_file_with_a_damaged_line_is_kept_and_goes_on_counting(
     beside = file_in(tmp_path).with_name(f"{STORE}.damaged-1.jsonl")
     assert beside.read_bytes() == damaged
     assert seqs_in(tmp_path) == [3, 4]
-    name = beside.relative_to(tmp_path)
-    assert caplog.messages == [f"rows that were set aside are damaged, their file is kept file={name}"]
+    names = [path.relative_to(tmp_path) for path in (file_in(tmp_path), beside)]
+    assert caplog.messages == [f"file set aside file={names[0]} to={names[1]}"]
 
 
 def test_each_file_that_was_damaged_is_kept(tmp_path: Path) -> None:
