@@ -35,8 +35,10 @@ MAX_SUBSCRIBERS = 2000
 MAX_TABLE_BYTES = 128 * 1024 * 1024
 """What all criteria may take: 1,000 subscribers with 1,000 each, if they share them, or 200,000 that nobody shares."""
 
-MAX_OLD_REQUESTS = 100
-"""FilterRequests of one subscriber: an unsubscribe goes through all of them."""
+MAX_OLD_REQUESTS = 10
+"""FilterRequests of one subscriber. A message that several of them match is pushed for each, because a client tells
+them apart by the id that a push carries ("FilterRPC"): so this is how many times over a client may have every message.
+One FilterRequest may have MAX_REQUEST_TOPICS. An unsubscribe goes through all of them."""
 
 UNREACHABLE_S = 60.0
 SILENT_S = 300.0

@@ -19,7 +19,7 @@ from mailserver.waku2.filter_packets import (
 from mailserver.waku2.frames import encode_frame
 from mailserver.waku2.old_filter import FilterRequest, FilterRpc, OldMessagePush
 from mailserver.waku2.protocols import ProtocolId
-from mailserver.waku2.subscriptions import MAX_REQUEST_TOPICS, SubscriptionLimits
+from mailserver.waku2.subscriptions import MAX_OLD_REQUESTS, MAX_REQUEST_TOPICS, SubscriptionLimits
 from tests.gateway.clients import MPLEX, YAMUX, LightClient
 from tests.gateway.worlds import NEWS_TOPIC, TOPIC, Gateway, mapped, running_gateway
 from tests.mailservers import NEWS, SPORT, make_envelope
@@ -268,6 +268,18 @@ async def test_old_push_carries_the_id_of_the_request_that_matched(gateway: Gate
         news, sport = (mapped(make_envelope(1)),), (mapped(make_envelope(2, topic=SPORT)),)
         assert pushed == {("news", news), ("all", news), ("sport", sport), ("all", sport)}
         assert client.pushes == []
+
+
+async def test_client_gets_no_message_more_often_than_it_may_make_old_requests(gateway: Gateway) -> None:
+    async with gateway.client() as client:
+        for number in range(MAX_OLD_REQUESTS + 5):
+            await client.old_filter(f"{number}", FilterRequest(True, TOPIC))
+        await gateway.accept(make_envelope(1))
+        await until(lambda: len(client.old_pushes) == MAX_OLD_REQUESTS)
+
+        assert {rpc.request_id for rpc in client.old_pushes} == set(map(str, range(MAX_OLD_REQUESTS)))
+        assert gateway.scraped("gateway_pushes_total") == MAX_OLD_REQUESTS <= 10
+        assert gateway.scraped('gateway_requests_total{code="503",protocol="old_filter"}') == 5.0
 
 
 async def test_old_unsubscribe_stops_what_it_names(gateway: Gateway) -> None:
