@@ -75,7 +75,7 @@ class FilterService:
 
     def wants(self, content_topic: str) -> bool:
         """Whether anybody has subscribed to this topic."""
-        return bool(self.subscriptions.matches(self._network_topic, content_topic))
+        return self.subscriptions.is_wanted(self._network_topic, content_topic)
 
     def push(self, message: bytes, content_topic: str) -> None:
         """Push a message, in its protobuf form, to all who want it, and read what they get."""

@@ -129,6 +129,15 @@ class CriteriaIndex(Generic[S]):
                 found.update(entry.subscriptions)
         return [each for each in found if not each.excluded or each.wants(pubsub_topic, content_topic)]
 
+    def is_wanted(self, pubsub_topic: str, content_topic: str) -> bool:
+        """Whether `matches` finds any: as soon as one is found."""
+        return any(
+            not each.excluded or each.wants(pubsub_topic, content_topic)
+            for criterion in criteria_of(pubsub_topic, content_topic)
+            if (entry := self._entries.get(criterion)) is not None
+            for each in entry.subscriptions
+        )
+
 
 def _own_bytes(criterion: Criterion) -> int:
     return CRITERION_BYTES + len(criterion.pubsub_topic) + len(criterion.content_topic)

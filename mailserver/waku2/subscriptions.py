@@ -120,6 +120,10 @@ class Subscriptions(Generic[S]):
         """The subscriptions that want a message of these topics. It takes as long as the answer is."""
         return self._index.matches(pubsub_topic, content_topic)
 
+    def is_wanted(self, pubsub_topic: str, content_topic: str) -> bool:
+        """Whether there are any. That takes no longer where many are."""
+        return self._index.is_wanted(pubsub_topic, content_topic)
+
     # filter-subscribe
 
     def answer(self, subscriber: S, request: FilterSubscribeRequest, now: float) -> FilterSubscribeResponse:
