@@ -7,6 +7,7 @@ there for a while, if it is still fresh. What has come from the feed is passed o
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain, pairwise
@@ -48,6 +49,10 @@ PUSHED_AT_ONCE = 50
 
 BATCHES_AT_ONCE = 3
 """How many batches of the feed are pushed in one go, if they wait: so many fit into what may wait for one client."""
+
+MAX_PUSHING_S = 0.01
+"""How long messages are pushed in one go: as long as the work of clients takes in one iteration of the loop (`turns`).
+Where many clients want them, or they are long, a batch takes far longer."""
 
 MAX_PUSHED = 2 * MAX_MISSED
 """How many messages are remembered that were pushed, so that none is pushed again from the store."""
@@ -165,7 +170,7 @@ class Live:
         if wanted:
             messages = await self._messages.messages_of(wanted)
             for at, end in pairwise(ends):
-                self._push(messages[at:end])
+                await self._push(messages[at:end])
                 await asyncio.sleep(0)
             self._metrics.push_delay.observe(asyncio.get_running_loop().time() - began)
         if self._owes.is_set():
@@ -233,7 +238,7 @@ class Live:
                 missed.append(each)
                 self._known.add(envelope)
         for at in range(0, len(missed), PUSHED_AT_ONCE):
-            self._push(missed[at : at + PUSHED_AT_ONCE])
+            await self._push(missed[at : at + PUSHED_AT_ONCE])
             await asyncio.sleep(0)
 
     async def _news(self, after: Arrival, *, is_to_known: bool = False) -> News:
@@ -245,10 +250,15 @@ class Live:
             self._after = BEFORE_ALL
             return await self._messages.news(BEFORE_ALL, of=other.identity)
 
-    def _push(self, messages: Sequence[EncodedMessage | None]) -> None:
+    async def _push(self, messages: Sequence[EncodedMessage | None]) -> None:
+        """Push those that were not pushed yet. Whoever calls this has the turn."""
+        began = time.perf_counter()  # the loop's own clock stands still amidst an iteration of uvloop
         for message in messages:
             if message is None or message.hash in self._pushed.all:
                 continue
+            if time.perf_counter() - began >= MAX_PUSHING_S:
+                await asyncio.sleep(0)
+                began = time.perf_counter()
             self._pushed.add(message.hash)
             self._filters.push(message.encoded, message.content_topic)
 

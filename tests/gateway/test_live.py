@@ -142,6 +142,25 @@ async def test_batches_that_came_meanwhile_are_made_into_messages_together(
     assert max(made) == live_module.BATCHES_AT_ONCE
 
 
+async def test_pushing_that_takes_long_lets_others_go_on(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "MAX_PUSHING_S", 0.0)
+    seen = set()
+
+    async def watch() -> None:
+        while True:
+            seen.add(gateway.scraped("gateway_pushes_total"))
+            await asyncio.sleep(0)
+
+    async with subscriber(gateway) as client:
+        watching = asyncio.create_task(watch())
+        async with feed_cut(gateway):
+            await gateway.accept(*envelopes(20))  # they come all at once
+        await hear(client, 20)
+        watching.cancel()
+
+    assert seen >= set(range(1, 20))
+
+
 async def test_index_that_fails_ends_nothing_and_its_messages_are_pushed_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
