@@ -79,6 +79,7 @@ class Connection:
         self._muxer: Muxer | None = None
         self._negotiations: dict[StreamId, Answering | Proposing] = {}  # of streams without a protocol
         self._deadlines: dict[StreamId, float] = {}  # of those that have begun, the earliest first
+        self._lines_bytes = 0  # what has come of lines of theirs that are not whole
 
     def receive_data(self, data: bytes, now: float) -> None:
         """Take bytes from the peer. Never raises for the peer's faults."""
@@ -163,8 +164,8 @@ class Connection:
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes have come of a message that is not whole."""
-        return len(self._received)
+        """How many bytes have come of what is not whole: a message, and the lines of negotiations."""
+        return len(self._received) + self._lines_bytes
 
     @property
     def received_frames(self) -> int:
@@ -255,11 +256,14 @@ class Connection:
                 self._events.append(StreamReset(stream, by_peer=True))
             return False
         self._deadlines.setdefault(stream, now + NEGOTIATION_TIMEOUT_S)
+        held = negotiation.held_bytes
         try:
             negotiation.receive_data(event.data)
         except Libp2pFault as fault:
             self._fail(muxer, stream, fault.cause)
             return False
+        finally:
+            self._lines_bytes += negotiation.held_bytes - held
         answer = negotiation.data_to_send()
         if answer:
             muxer.send(stream, answer)
@@ -287,7 +291,8 @@ class Connection:
 
     def _forget(self, stream: StreamId) -> None:
         """The negotiation of a stream is over."""
-        self._negotiations.pop(stream, None)
+        if (negotiation := self._negotiations.pop(stream, None)) is not None:
+            self._lines_bytes -= negotiation.held_bytes
         self._deadlines.pop(stream, None)
 
     def _close(self, fault: Libp2pFault | None) -> None:
@@ -303,4 +308,5 @@ class Connection:
         self._received.clear()
         self._negotiations.clear()
         self._deadlines.clear()
+        self._lines_bytes = 0
         self._events.append(Closed(fault))

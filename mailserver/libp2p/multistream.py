@@ -19,8 +19,9 @@ from mailserver.libp2p.faults import Cause, Libp2pFault
 HEADER = "/multistream/1.0.0"
 NOT_AVAILABLE = "na"
 
-MAX_LINE_BYTES = 1024
-"""With its newline, without its length; js-libp2p and go-multistream have the same bound."""
+MAX_LINE_BYTES = 256
+"""With its newline, without its length: so much is kept of each stream whose negotiation has begun, and a peer may have
+hundreds. js-libp2p and go-multistream allow 1,024, but no protocol that clients of Waku propose has more than 40."""
 
 MAX_PROPOSALS = 10
 """How many protocols may be proposed in one negotiation. Clients propose one or two."""
@@ -79,6 +80,9 @@ class _Lines:
         self._received.clear()
         return rest
 
+    def __len__(self) -> int:
+        return len(self._received)
+
 
 class Answering:
     """The side that is proposed to.
@@ -126,6 +130,11 @@ class Answering:
                 self._out += encode_line(line)
             else:
                 self._out += encode_line(NOT_AVAILABLE)
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes have come of a line that is not whole."""
+        return len(self._lines)
 
     def rest(self) -> bytes:
         """What has come behind the negotiation, or of a line that is not whole."""
@@ -182,6 +191,11 @@ class Proposing:
             else:
                 self._tried += 1
                 self._out += encode_line(self.protocols[self._tried])
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes have come of a line that is not whole."""
+        return len(self._lines)
 
     def rest(self) -> bytes:
         """What has come behind the negotiation, or of a line that is not whole."""

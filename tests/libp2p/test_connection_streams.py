@@ -189,6 +189,36 @@ def test_negotiation_is_not_counted_as_unread(muxer: str) -> None:
     assert peer.answered(stream).endswith(lines(CHAT))
 
 
+@both_muxers
+@pytest.mark.parametrize(
+    "rest", [lines(CHAT)[3:] + b"data", b"\n", b"", None], ids=["agreed", "malformed", "timer", "reset"]
+)
+def test_line_that_is_not_whole_is_held_until_it_is_or_its_stream_is_gone(muxer: str, rest: bytes | None) -> None:
+    peer = MuxedPeer.of(muxer)
+    streams = [peer.open(lines(HEADER, CHAT)[: len(lines(HEADER)) + 3]) for _ in range(5)]
+    assert peer.connection.held_bytes == 5 * 3
+
+    for stream in streams:
+        if rest is None:
+            peer.muxer.reset(stream)
+        elif rest:
+            peer.muxer.send(stream, rest)
+    peer.flush()
+    peer.connection.handle_timer(START + NEGOTIATION_TIMEOUT_S)
+
+    assert peer.connection.held_bytes == 0
+
+
+@both_muxers
+def test_connection_that_is_closed_holds_no_lines(muxer: str) -> None:
+    peer = MuxedPeer.of(muxer)
+    peer.open(lines(HEADER)[:5])
+
+    peer.connection.close()
+
+    assert peer.connection.held_bytes == 0
+
+
 # What goes wrong while a protocol is agreed on
 
 

@@ -157,6 +157,16 @@ def test_longest_line_is_taken() -> None:
     assert answer(answering(), lines(HEADER, text)) == lines(HEADER, NOT_AVAILABLE)
 
 
+@both_sides
+def test_line_that_is_not_whole_is_held(make: Callable[[], Side]) -> None:
+    side, line = make(), varint.encode(MAX_LINE_BYTES) + b"x" * MAX_LINE_BYTES
+
+    side.receive_data(lines(HEADER) + line[:-1])
+
+    assert side.held_bytes == len(line) - 1 <= 260
+    assert make().held_bytes == 0
+
+
 def test_proposals_are_bounded() -> None:
     side = answering()
 
