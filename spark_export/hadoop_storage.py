@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from mailserver.archive.errors import ArchiveBusy, ArchiveError, Unreadable
-from mailserver.archive.files import LOCK_FILE, is_data
+from mailserver.archive.files import LOCK_FILE, count_lines, is_data
 from spark_export.session import root_cause
 
 _HADOOP_FAULTS = ("ChecksumException", "BlockMissingException")
@@ -114,6 +114,10 @@ class HadoopStorage:
             if not self._files.exists(self._path(name)):
                 return None
             return int(self._files.getFileStatus(self._path(name)).getLen())
+
+    def lines(self, name: str) -> int:
+        """See Storage."""
+        return count_lines([(self.read(name) or "").encode()])
 
     def digest(self, name: str) -> str:
         """See Storage."""

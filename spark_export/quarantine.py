@@ -11,9 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from mailserver.archive.days import day_name
-from mailserver.archive.layout import PERIOD
-from mailserver.archive.paths import QUARANTINE
+from mailserver.archive.set_aside import rows_set_aside, set_aside_of
 from spark_export.source import Faulty
 from spark_export.storage import Storage
 from spark_export.store import Store
@@ -34,15 +32,10 @@ def quarantine(storage: Storage, stores: Sequence[Store], rows: Sequence[Faulty]
     other stores included."""
     by_file: dict[tuple[str, str], list[Faulty]] = {}
     for row in rows:
-        by_file.setdefault((folder_of(row.day), stores[row.store].id), []).append(row)
+        by_file.setdefault((set_aside_of(row.day), stores[row.store].id), []).append(row)
     for (folder, store), some in by_file.items():
         _add(storage, folder, store, some)
-    return Counter({day: _count(storage, day) for day in {row.day for row in rows}})
-
-
-def folder_of(day: int) -> str:
-    """Where the rows of a day of reception are that were set aside."""
-    return f"{QUARANTINE}/{PERIOD}={day_name(day)}"
+    return Counter({day: rows_set_aside(storage, day) for day in {row.day for row in rows}})
 
 
 def _add(storage: Storage, folder: str, store: str, rows: Iterable[Faulty]) -> None:
@@ -77,12 +70,6 @@ def _keep_beside(storage: Storage, name: str, beside: str) -> None:
         number += 1
     storage.put(name, free)
     log.warning("file set aside file=%s to=%s", name, free)
-
-
-def _count(storage: Storage, day: int) -> int:
-    folder = folder_of(day)
-    files = [name for name in storage.names(folder) if name.endswith(".jsonl")]
-    return sum(len(_split(storage.read(f"{folder}/{name}") or "")) for name in files)
 
 
 def _split(text: str) -> list[str]:

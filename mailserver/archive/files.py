@@ -7,7 +7,7 @@ import contextlib
 import errno
 import hashlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -46,6 +46,9 @@ class ArchiveFiles(Protocol):
     def size(self, name: str) -> int | None:
         """The size of a file, None if there is none."""
 
+    def lines(self, name: str) -> int:
+        """How many lines a file has that are not empty, however long it is; 0 if there is none."""
+
     def digest(self, name: str) -> str:
         """SHA-256 of a file's bytes, in hex.
 
@@ -56,6 +59,9 @@ class ArchiveFiles(Protocol):
 
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 """A month with a directory for each of its topics may have a hundred thousand files."""
+
+_CHUNK_BYTES = 1024 * 1024
+"""How much of a file is in memory while its lines are counted."""
 
 Version = tuple[int, ...]
 """Identifies one state of a file that is only ever replaced as a whole, or one state of a folder's names."""
@@ -153,6 +159,15 @@ class LocalFiles:
             except FileNotFoundError:
                 return None
 
+    def lines(self, name: str) -> int:
+        """See ArchiveFiles."""
+        with refused("read", self.root / name):
+            try:
+                with (self.root / name).open("rb") as file:
+                    return count_lines(iter(lambda: file.read(_CHUNK_BYTES), b""))
+            except FileNotFoundError:
+                return 0
+
     def digest(self, name: str) -> str:
         """See ArchiveFiles."""
         path = self.root / name
@@ -175,6 +190,18 @@ def text_of(content: bytes, where: str) -> str:
     if len(content) > MAX_RECORD_BYTES:
         raise RecordDamaged(f"{where} is not a record: it has more than {MAX_RECORD_BYTES} bytes")
     return content.decode(errors="replace")
+
+
+def count_lines(chunks: Iterable[bytes]) -> int:
+    """How many lines that are not empty there are in the pieces of a file."""
+    lines, is_begun = 0, False
+    for chunk in chunks:
+        *ended, rest = chunk.split(b"\n")
+        for part in ended:
+            lines += is_begun or bool(part)
+            is_begun = False
+        is_begun = is_begun or bool(rest)
+    return lines + is_begun
 
 
 @contextlib.contextmanager

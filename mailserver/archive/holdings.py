@@ -1,7 +1,7 @@
 """Whether a day of reception is in the archive, looked at before its rows are deleted here.
 
-Names and sizes are compared with the archive's own records; no data file is opened. A day may lie in a period of its
-own, in a month, or, if rows came late, in both. Read-only.
+Names and sizes are compared with the archive's own records; no data file is opened. Rows that were set aside are
+counted. A day may lie in a period of its own, in a month, or, if rows came late, in both. Read-only.
 """
 
 from mailserver.archive.archive import Archive
@@ -9,6 +9,7 @@ from mailserver.archive.days import day_name
 from mailserver.archive.errors import ArchiveBusy, ArchiveError, ArchiveFault
 from mailserver.archive.files import ReadableFiles
 from mailserver.archive.manifest import known_seq
+from mailserver.archive.set_aside import faults_of_set_aside
 
 
 def check_day(files: ReadableFiles, store_id: str, day: int, seq: int) -> None:
@@ -17,7 +18,7 @@ def check_day(files: ReadableFiles, store_id: str, day: int, seq: int) -> None:
     Args:
         day: Unix seconds / 86400.
     Raises:
-        ArchiveFault: it does not, or not every file is there with its size.
+        ArchiveFault: it does not, or not every file is there with its size, or not every row that was set aside.
         ArchiveBusy: that cannot be told now.
     """
     archive = Archive(files)
@@ -29,9 +30,9 @@ def check_day(files: ReadableFiles, store_id: str, day: int, seq: int) -> None:
                 raise ArchiveFault(
                     f"no record in {files.where('')} says that it holds {day_name(day)} of this store up to row {seq}"
                 )
-            for record in records.values():
-                if faults := archive.faults_of(record):
-                    raise ArchiveFault(f"{files.where(faults[0].file)} {faults[0].cause}")
+            faults = [fault for record in records.values() for fault in archive.faults_of(record)]
+            for fault in faults or faults_of_set_aside(files, records.values(), day).values():
+                raise ArchiveFault(f"{files.where(fault.file)} {fault.cause}")
     except (ArchiveBusy, ArchiveFault):
         raise
     except ArchiveError as error:  # what cannot be read holds nothing

@@ -6,7 +6,7 @@ import pytest
 
 from mailserver.archive.archive import Archive
 from mailserver.archive.errors import RecordDamaged
-from mailserver.archive.files import LocalFiles, local_folder
+from mailserver.archive.files import LocalFiles, count_lines, local_folder
 from mailserver.archive.paths import RECORDS
 
 
@@ -35,3 +35,15 @@ def test_record_whose_bytes_are_no_text_is_damaged(tmp_path: Path) -> None:
     assert list(archive.damaged_records()) == ["2026-11-20.json"]
     with pytest.raises(RecordDamaged):
         archive.records()
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [(b"", 0), (b"\n", 0), (b"one", 1), (b"one\n", 1), (b"one\n\n\x85\r\x0btwo\n", 2), (b"\n\nlast", 1)],
+)
+def test_lines_are_counted_however_the_file_comes_in_pieces(tmp_path: Path, text: bytes, lines: int) -> None:
+    for size in (1, 2, 3, 100):
+        assert count_lines(text[at : at + size] for at in range(0, len(text), size)) == lines
+    (tmp_path / "file").write_bytes(text)
+    assert LocalFiles(tmp_path).lines("file") == lines
+    assert LocalFiles(tmp_path).lines("none") == 0

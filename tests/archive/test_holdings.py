@@ -12,6 +12,7 @@ from mailserver.archive.errors import ArchiveBusy, ArchiveFault
 from mailserver.archive.files import LOCK_FILE
 from mailserver.archive.holdings import check_day
 from mailserver.archive.paths import record_of
+from mailserver.archive.set_aside import set_aside_of
 from mailserver.files import open_descriptor, try_lock
 from tests.archive.archives import make_archive
 
@@ -63,6 +64,36 @@ def test_month_without_the_day_says_nothing_of_it(tmp_path: Path) -> None:
     make_archive(tmp_path, STORE, DAY + 1, seq=80, period=MONTH).unlink()
 
     check_day(FolderFiles(tmp_path), STORE, DAY, 70)
+
+
+def test_every_row_that_was_set_aside_is_looked_for(tmp_path: Path) -> None:
+    make_archive(tmp_path, STORE, DAY, seq=70, quarantined=2)
+    make_archive(tmp_path, OTHER, DAY, seq=60, period=MONTH, run="run-2", quarantined=1)
+    make_archive(tmp_path, STORE, DAY + 1, seq=90)
+    folder = tmp_path / set_aside_of(DAY)
+
+    for found, lines in enumerate(("", "a row\n", "a row\n\nanother, damaged")):
+        if lines:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{STORE}.jsonl").write_text(lines)
+        with pytest.raises(ArchiveFault, match=f"{folder} has {found} of the 3 rows that were set aside"):
+            check_day(FolderFiles(tmp_path), STORE, DAY, 70)
+    check_day(FolderFiles(tmp_path), STORE, DAY + 1, 90)
+
+    (folder / f"{STORE}.jsonl.tmp").write_text("no row\n")
+    (folder / f"{OTHER}.jsonl").write_text("")
+    with pytest.raises(ArchiveFault, match="has 2 of the 3 rows"):
+        check_day(FolderFiles(tmp_path), STORE, DAY, 70)
+    (folder / f"{OTHER}.jsonl").write_text("the third\nand one of a run that was killed\n")
+    check_day(FolderFiles(tmp_path), STORE, DAY, 70)
+
+
+def test_rows_that_were_set_aside_and_cannot_be_read_are_not_there(tmp_path: Path) -> None:
+    make_archive(tmp_path, STORE, DAY, seq=70, quarantined=1)
+    (tmp_path / set_aside_of(DAY) / f"{STORE}.jsonl").mkdir(parents=True)
+
+    with pytest.raises(ArchiveFault, match=r"cannot read .*\.jsonl: Is a directory"):
+        check_day(FolderFiles(tmp_path), STORE, DAY, 70)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2}', '{"version": 1}', "\xff"])

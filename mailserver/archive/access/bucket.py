@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from mailserver.archive.errors import ArchiveBusy, ArchiveError
-from mailserver.archive.files import MAX_RECORD_BYTES, Version, is_data, text_of
+from mailserver.archive.files import MAX_RECORD_BYTES, Version, count_lines, is_data, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,15 @@ class BucketFiles:
         with self._refused(name):
             entry = self._opened_client().get_file_info(self._path(name))
         return int(entry.size) if entry.type is pafs.FileType.File else None
+
+    def lines(self, name: str) -> int:
+        """See ArchiveFiles."""
+        with self._refused(name):
+            try:
+                with self.opened(name) as file:
+                    return count_lines(iter(lambda: file.read(_CHUNK_BYTES), b""))
+            except FileNotFoundError:
+                return 0
 
     def digest(self, name: str) -> str:
         """See ArchiveFiles."""

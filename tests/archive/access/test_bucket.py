@@ -17,6 +17,7 @@ from mailserver.archive.files import ReadableFiles
 from mailserver.archive.holdings import check_day
 from mailserver.archive.reading.reads import READ_TIMEOUT_S
 from mailserver.archive.reading.source import ArchiveSource
+from mailserver.archive.set_aside import set_aside_of
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import Query
 from mailserver.waku.bloom import Interest
@@ -240,6 +241,25 @@ def test_day_is_held_as_in_a_folder_unless_a_run_is_at_work(s3: FakeS3, tmp_path
     begin_a_run(s3)
     with pytest.raises(ArchiveBusy, match=f"{s3.url}/{LEASES}/run is there"):
         check_day(files, STORE, RECEIVED_DAY, 70)
+
+
+def test_rows_that_were_set_aside_are_counted_as_in_a_folder(s3: FakeS3, tmp_path: Path) -> None:
+    make_archive(tmp_path, STORE, RECEIVED_DAY, seq=70, quarantined=2)
+    file = tmp_path / set_aside_of(RECEIVED_DAY) / f"{STORE}.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text("one\n")
+    s3.upload(tmp_path)
+    files = files_at(s3.url)
+
+    with pytest.raises(ArchiveFault, match=f"{s3.url}/{set_aside_of(RECEIVED_DAY)} has 1 of the 2 rows"):
+        check_day(files, STORE, RECEIVED_DAY, 70)
+
+    assert files.lines("none.jsonl") == 0
+    file.write_text("one\ntwo\n")
+    s3.upload(tmp_path)
+    check_day(files, STORE, RECEIVED_DAY, 70)
+    with s3.denying(), pytest.raises(ArchiveError, match="ACCESS_DENIED"):
+        files.lines(f"{set_aside_of(RECEIVED_DAY)}/{STORE}.jsonl")
 
 
 def begin_a_run(s3: FakeS3) -> None:

@@ -86,6 +86,13 @@ def test_text_is_read_as_written(archive: Storage) -> None:
     assert archive.read("nowhere/two.json") is None
 
 
+def test_lines_are_counted(archive: Storage, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"one\n\n\xfftwo\x0b\nthree")
+
+    assert archive.lines("file") == 3
+    assert archive.lines("none") == 0
+
+
 def test_new_archive_has_its_name_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = watch_syncs(monkeypatch)
 
