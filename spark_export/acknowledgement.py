@@ -1,13 +1,15 @@
 """Acknowledging what an archive has lost: from then on, that is history and no longer a fault."""
 
 import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from mailserver.archive.faults import Fault
-from mailserver.archive.manifest import lost_of, quarantined_rows
+from mailserver.archive.manifest import PeriodRecord, lost_of, quarantined_rows
+from mailserver.archive.set_aside import faults_of_set_aside, rows_set_aside
 from spark_export.errors import ExportError
 from spark_export.incidents import Incidents, Loss
 from spark_export.publishing import WritableArchive
@@ -18,13 +20,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What was acknowledged, and had not been before: lost rows by day, damaged records, and how many rows were set
-    aside."""
+    """What was acknowledged, and had not been before: lost rows by day, damaged records, how many rows were set aside,
+    and where such rows are gone."""
 
     losses: tuple[Loss, ...]
     damaged_records: tuple[Fault, ...]
     quarantined: int
     whole_archive: bool
+    set_aside_gone: tuple[Fault, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
@@ -32,6 +35,7 @@ class Acknowledged:
             "lost": [loss.as_json() for loss in self.losses],
             "damaged_records": [fault.as_json() for fault in self.damaged_records],
             "quarantined": self.quarantined,
+            "quarantined_gone": [fault.as_json() for fault in self.set_aside_gone],
             "whole_archive": self.whole_archive,
         }
 
@@ -43,6 +47,7 @@ class Acknowledged:
             f"acknowledged{whole} lost={lost} quarantined={self.quarantined}",
             *map(str, self.losses),
             *map(str, self.damaged_records),
+            *map(str, self.set_aside_gone),
             "`last`, /ready and the alerts learn of it from the next `spark-export compact`",
         ]
 
@@ -73,12 +78,34 @@ def acknowledge(spark: SparkSession, path: str, *, now: float, all_is_lost: bool
         quarantined = quarantined_rows(records)
         set_aside = max(0, quarantined - incidents.quarantined_acknowledged)
         damaged = incidents.damaged_records()
+        # A run has looked for them in the stores: what was not set aside again is lost.
+        gone = {
+            day: fault
+            for day, fault in faults_of_set_aside(archive.storage, records.values()).items()
+            if fault.file in incidents.files_taken_in()
+        }
+        changed = _cleared(records.values(), {day: rows_set_aside(archive.storage, day) for day in gone})
+        quarantined = quarantined_rows({**records, **changed})
         # First note that the losses are known, then clear them: if we are killed in between, the next call repeats it.
         incidents.acknowledge(lost_of(records.values()), quarantined, now)
-        for record in records.values():
-            days = {day: replace(of_day, lost_rows=0, lost_bytes=0) for day, of_day in record.days.items()}
-            if days != record.days:
-                archive.replace_record(replace(record, days=days))
+        for record in changed.values():
+            archive.replace_record(record)
         log.info("losses acknowledged rows=%d", sum(loss.rows for loss in losses))
         known = tuple(fault for fault in damaged if fault not in incidents.damaged_records())
-        return Acknowledged(losses, known, set_aside, whole_archive=False)
+        return Acknowledged(losses, known, set_aside, whole_archive=False, set_aside_gone=tuple(gone.values()))
+
+
+def _cleared(records: Iterable[PeriodRecord], left: Mapping[int, int]) -> dict[str, PeriodRecord]:
+    """The records that change, by period: nothing is lost any more, and of some days there are only so many rows that
+    were set aside."""
+    left, changed = dict(left), {}
+    for record in records:
+        days = {}
+        for day, said in record.days.items():
+            kept = min(said.quarantined, left.get(day, said.quarantined))
+            if day in left:
+                left[day] -= kept
+            days[day] = replace(said, lost_rows=0, lost_bytes=0, quarantined=kept)
+        if days != record.days:
+            changed[record.period] = replace(record, days=days)
+    return changed

@@ -284,7 +284,7 @@ class _Compaction:
         there = quarantine(self._archive.storage, self._stores, rows)
         for record in records.values():  # what remains is new, or was set aside by a run that was killed
             there.subtract({day: said.quarantined for day, said in record.days.items() if day in there})
-        self._quarantined = there
+        self._quarantined = +there  # if some are gone, the record goes on saying how many there were
         self._faulty = [(row.store, row.seq) for row in rows]
         log.warning("rows set aside rows=%d first=%r", len(rows), rows[0].fault)
         self._archive.storage.remove(staged_data(self._run))

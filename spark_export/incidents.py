@@ -136,6 +136,10 @@ class Incidents:
             if fault.kind is FaultKind.RECORD
         )
 
+    def files_taken_in(self) -> set[str]:
+        """Files that were faulty, in periods that a run has mended, and that nobody has acknowledged."""
+        return {fault.file for one in self.all if one.taken_in and one.acknowledged_at is None for fault in one.faults}
+
     def acknowledged_rows(self, day: int, since: float) -> float:
         """How many lost rows of a day an operator may have acknowledged at `since`, Unix seconds, or later."""
         known = [one for one in self.all if one.acknowledged_at is not None and one.acknowledged_at >= since]

@@ -19,6 +19,7 @@ from mailserver.archive.fingerprint import Fingerprint
 from mailserver.archive.layout import PERIOD, Layout
 from mailserver.archive.manifest import FileRecord, PeriodRecord
 from mailserver.archive.paths import directory_of, record_of
+from mailserver.archive.set_aside import faults_of_set_aside
 from mailserver.handoff.last_run import ArchivedDay
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.frames import read_files
@@ -41,7 +42,8 @@ LEAD_S = SECONDS_PER_DAY + 2 * 3600
 
 
 def names_and_sizes(archive: Archive, records: Mapping[str, PeriodRecord]) -> list[Fault]:
-    """Compare every name and every size with the records: no file is opened."""
+    """Compare every name and every size with the records, and count the rows that were set aside: no data file is
+    opened."""
     there = archive.sizes_of_periods()
     faults = [fault for record in records.values() for fault in _of_period(archive, record, there)]
     for name in archive.files.names(""):
@@ -53,7 +55,7 @@ def names_and_sizes(archive: Archive, records: Mapping[str, PeriodRecord]) -> li
     for period in sorted(archive.forgotten(records) - {fault.period for fault in faults}):
         cause = "is missing, and so are the files: only their second names are left"
         faults.append(Fault(period, record_of(period), FaultKind.RECORD, 0, cause))
-    return faults
+    return [*faults, *faults_of_set_aside(archive.files, records.values()).values()]
 
 
 def days_gone(records: Iterable[PeriodRecord], found: Mapping[int, ArchivedDay]) -> dict[int, ArchivedDay]:

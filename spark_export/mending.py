@@ -7,12 +7,13 @@ beside the stores (`archived_record`), no longer say that any store's rows are a
 rows is pruned. Then each period is mended: missing files get their names back from their second names (`_snapshots`),
 everything that is left is read, and what is not as recorded is set aside. The record then says what is there and how
 much is lost. Last, every whole row of the files that were set aside is taken in as if it came late (`salvage`). The run
-continues with the stores, and archives again what they still have.
+continues with the stores, and archives again what they still have; so it sets aside again what is missing of rows that
+were no envelopes (`mailserver.archive.set_aside`).
 """
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
@@ -31,6 +32,7 @@ from mailserver.archive.paths import (
     record_of,
     snapshot_of,
 )
+from mailserver.archive.set_aside import faults_of_set_aside
 from mailserver.handoff.last_run import ArchivedDay
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from spark_export.archived_record import LastFound
@@ -67,6 +69,7 @@ class Mending:
         self._now = now
         self._incidents = incidents
         self._damaged: set[str] = set()
+        self._short: Collection[int] = ()  # days that lack rows which were set aside
         self._salvage = Salvage(spark, archive, layout, now, network_topic)
         self.faults = list(incidents.damaged_records())
         """All that was found in this run, and records that an earlier one found damaged."""
@@ -214,6 +217,7 @@ class Mending:
         All faulty files are set aside before any rows are taken in, because taking in reads and replaces directories.
         """
         mended = set()
+        self._short = faults_of_set_aside(self._archive.storage, records.values()).keys()
         waiting = [(number, one) for number, one in enumerate(self._incidents.all) if one.period and not one.taken_in]
         for number, incident in waiting:
             record = records.get(incident.period)
@@ -293,7 +297,8 @@ class Mending:
         days = {}
         for day, said in record.days.items():
             found = contents.written.days.get(day, Fingerprint())
-            if found == said.fingerprint and not said.lost_rows:
+            # A day that lacks rows which were set aside covers no store until the stores have been read again.
+            if found == said.fingerprint and not said.lost_rows and day not in self._short:
                 stores = {**said.stores_before, **said.stores}
                 days[day] = replace(said, stores=stores)
                 continue
