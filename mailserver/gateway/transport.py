@@ -31,6 +31,16 @@ UNSENT_BYTES = 64 * 1024
 """How much the kernel holds for one socket that it has not sent yet. By default it holds 4 MB for each client that does
 not read."""
 
+KEEPALIVE_AFTER_S = 90
+KEEPALIVE_EVERY_S = 15
+KEEPALIVE_PROBES = 3
+"""When nothing has come for so long, the kernel asks so often, and so many times, whether the client is still there:
+one that has vanished without a word would keep its place for ever. js-waku says something every 60 s."""
+
+UNACKNOWLEDGED_MS = (KEEPALIVE_AFTER_S + KEEPALIVE_EVERY_S * KEEPALIVE_PROBES) * 1000
+"""How long what was sent may go unanswered: meanwhile the kernel does not ask, and by default it goes on sending for a
+quarter of an hour. It is as long as all of the above, which it would cut short."""
+
 LINGER_S = 20.0
 """How long a socket that is closing may take to send what waits."""
 
@@ -107,9 +117,7 @@ class Transport(asyncio.BufferedProtocol):
         if peername := transport.get_extra_info("peername"):
             host, port = self.peer = peername[:2]
             self.host, self.address = host, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            with contextlib.suppress(OSError):  # a sandbox's substitute for a kernel may not have these options
-                tcp = transport.get_extra_info("socket")
-                tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+            _set_options(transport.get_extra_info("socket"))
         self._receiver = self._on_connected(self)
         if self._receiver is None:
             self.abort()
@@ -222,6 +230,19 @@ class Transport(asyncio.BufferedProtocol):
         if data and not self._transport.is_closing():
             self.sent_bytes += len(data)
             self._transport.write(data)
+
+
+def _set_options(tcp: socket.socket) -> None:
+    for level, option, value in (
+        (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_AFTER_S),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_EVERY_S),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    ):
+        with contextlib.suppress(OSError):  # a sandbox's substitute for a kernel may not have these options
+            tcp.setsockopt(level, option, value)
 
 
 class WebSocketTransport(Transport):

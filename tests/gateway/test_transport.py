@@ -5,6 +5,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from websockets.asyncio.client import ClientConnection
@@ -21,6 +22,7 @@ from mailserver.gateway.transport import (
     WebSocketTransport,
 )
 from mailserver.gateway.turns import MAX_ITERATION_S, Turns
+from tests.faults import wires
 from tests.gateway.clients import HOST
 from tests.waiting import DEADLINE_S, turns, until
 
@@ -327,6 +329,36 @@ async def test_kernel_that_knows_no_bound_of_what_is_not_sent_yet_is_used_withou
     noted.transport.write([b"hello"])
 
     assert await raw.reader.readexactly(5) == b"hello"
+
+
+async def test_kernel_asks_clients_of_both_kinds_whether_they_are_still_there(server: Server) -> None:
+    for _, noted in (await server.tcp(), await server.upgraded()):
+        tcp = noted.transport._transport.get_extra_info("socket")  # noqa: SLF001 - nothing else tells
+        assert tcp.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        options = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT
+        assert [tcp.getsockopt(socket.IPPROTO_TCP, option) for option in options] == [90, 15, 3, 135_000]
+
+
+@pytest.mark.parametrize("sent", [[], [b"unanswered"]], ids=["silence", "something sent"])
+async def test_client_that_vanishes_without_a_word_gives_its_place_back(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: list[bytes]
+) -> None:
+    for name, value in {"AFTER_S": 1, "EVERY_S": 1, "PROBES": 1}.items():
+        monkeypatch.setattr(transport_module, f"KEEPALIVE_{name}", value)
+    monkeypatch.setattr(transport_module, "UNACKNOWLEDGED_MS", 2000)
+    wires.require()
+    loop = asyncio.get_running_loop()
+    with wires.network(tmp_path, 2, 7) as hosts, hosts[1].socket() as listening, hosts[2].socket() as client:
+        listening.bind((hosts[1].address, 0))
+        listener = await loop.create_server(lambda: Transport(server.accept, server.turns), sock=listening)
+        await loop.sock_connect(client, listener.sockets[0].getsockname())
+        noted = await server.one()
+        listener.close()
+
+        hosts.everywhere(wires.CUT)
+        noted.transport.write(sent)
+
+        await until(lambda: noted.told == ["open", "lost"])
 
 
 async def test_socket_without_an_address_is_nobodys() -> None:
