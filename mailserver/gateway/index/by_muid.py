@@ -91,6 +91,8 @@ class MuidSearch:
             await self._take(named, wanted, is_once=False)
             if len(some) < MAX_PAGE_ENTRIES:
                 return
+            if not self._goes_on(self._work):
+                raise TooManyAlike
             after = some[-1]
 
     async def _take(self, candidates: StoreQuery, wanted: set[Muid], *, is_once: bool) -> None:

@@ -218,6 +218,21 @@ async def test_meta_of_very_many_messages_is_searched_page_by_page(
     assert found == named(*some[::3])
 
 
+async def test_meta_of_more_messages_than_a_query_may_read_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(by_muid, "MAX_PAGE_ENTRIES", 4)
+    some = [original(number, timestamp=at(0) + number, meta=b"same") for number in range(5)]
+    for number, each in enumerate(some):
+        await world.send(each, nonce=number)
+    query = query_for(muids=(has_muid(some[0]),))
+
+    with pytest.raises(TooManyAlike):
+        await world.messages.query(query, goes_on=lambda work: False)
+
+    assert (await world.messages.query(query)).entries == named(some[0])
+
+
 async def test_index_of_before_finds_what_it_has_kept_by_its_meta(tmp_path: Path) -> None:
     message = original(1, timestamp=at(5), meta=b"meta")
     async with opened_world(tmp_path) as world:
