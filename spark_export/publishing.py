@@ -125,7 +125,7 @@ class WritableArchive(Archive):
             self._put_back_replaced()
         else:
             for run in self.storage.names(STAGING):
-                self.storage.remove(f"{STAGING}/{run}")
+                self._remove_staged(run)
             self._remove_old_snapshots()
             self._remove_old_indexes()
         self._remove_replaced()
@@ -170,15 +170,24 @@ class WritableArchive(Archive):
             if self.faults_of(record):
                 self._keep_staged(run, record)
             previous = before.get(record.period)
-            if previous is not None and previous.run != record.run:
-                self.storage.touch(snapshot_of(previous))  # before the record: they stay a day in any case
-            published.append(replace(record, snapshot=snapshot))
-            self.replace_record(published[-1])
+            if previous is not None and previous.run == record.run:  # before that run was killed
+                published.append(previous)  # `verify` may have written down what is wrong since
+            else:
+                if previous is not None:
+                    self.storage.touch(snapshot_of(previous))  # before the record: they stay a day in any case
+                published.append(replace(record, snapshot=snapshot))
+                self.replace_record(published[-1])
             if record.period in beside:
                 self._remove_beside(record, beside[record.period])
         self._remove_replaced()
-        self.storage.remove(f"{STAGING}/{run}")
+        self._remove_staged(run)
         return published
+
+    def _remove_staged(self, run: str) -> None:
+        """Remove what a run has staged, the journal first: if this run is killed here, nobody takes what is left for
+        what is still to be published."""
+        self.storage.remove(f"{STAGING}/{run}/{JOURNAL_FILE}")
+        self.storage.remove(f"{STAGING}/{run}")
 
     def _journal(self, run: str, file: str) -> list[PeriodRecord] | None:
         """The records that a run has written down, None if it has not."""

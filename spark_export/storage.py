@@ -55,7 +55,7 @@ class Storage(ArchiveFiles, Protocol):
         """Whether two names lead to one file."""
 
     def remove(self, *names: str) -> None:
-        """Delete files or whole directories, as far as they are there."""
+        """Delete files or whole directories, as far as they are there. That a file is gone is on disk at the end."""
 
     def put(self, source: str, target: str) -> None:
         """Move a file, or directory `source` to `target`.
@@ -140,7 +140,9 @@ class LocalStorage(LocalFiles):
                 if path.is_dir():
                     shutil.rmtree(path)
                 else:
-                    path.unlink(missing_ok=True)
+                    with contextlib.suppress(FileNotFoundError):
+                        path.unlink()
+                        sync_folder(path.parent)
 
     def put(self, source: str, target: str) -> None:
         """See Storage. In one step where kernel and file system can exchange directories; on disk at the end."""

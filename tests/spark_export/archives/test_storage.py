@@ -93,6 +93,16 @@ def test_lines_are_counted(archive: Storage, tmp_path: Path) -> None:
     assert archive.lines("none") == 0
 
 
+def test_removal_of_a_file_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, "_staging/run/publish.json")
+    synced = watch_syncs(monkeypatch)
+
+    LocalStorage(tmp_path).remove("_staging/run/publish.json", "_staging/run/none", "none/none")
+
+    assert synced == [tmp_path / "_staging" / "run"]
+    assert tree(tmp_path) == {}
+
+
 def test_new_archive_has_its_name_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = watch_syncs(monkeypatch)
 

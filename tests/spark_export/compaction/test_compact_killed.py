@@ -7,6 +7,7 @@ exception that nothing catches, or SIGKILL.
 import contextlib
 import itertools
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -26,6 +27,7 @@ from spark_export import compact as compact_module
 from spark_export.errors import ExportCheckFailed
 from spark_export.publishing import WritableArchive
 from spark_export.storage import LocalStorage, open_storage
+from spark_export.verify import verify
 from tests.spark_export.moments import Moments, Step, copy_folder
 from tests.spark_export.samples import (
     DAY,
@@ -269,6 +271,44 @@ def test_files_replaced_by_a_run_that_was_killed_are_kept_for_their_readers(
         replaced = case.records()[FIRST].run == run
         assert old.exists()
         assert replaced == (at > 0)
+
+
+@pytest.mark.parametrize("step", ["unlink", "rmtree"])
+def test_record_of_what_was_published_stays_as_verify_has_written_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    store, archive = put(tmp_path / "mailserver.db", [*DAY_ONE, *LATE]), tmp_path / "archive"
+    journal = archive / "_staging" / "run-0-0" / "publish.json"
+
+    owner: Any = Path if step == "unlink" else shutil
+    real = getattr(owner, step)
+
+    def dying(path: Path, **options: Any) -> None:
+        if path == journal:
+            raise Killed
+        if path == journal.parent:  # the order in which a folder is removed is the file system's
+            for file in [file for file in path.rglob("*") if file.is_file() and file != journal]:
+                file.unlink()
+            raise Killed
+        real(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, step, dying)
+        with pytest.raises(Killed):
+            compact_into(spark, archive, store, run="run-0")
+    assert journal.exists() == (step == "unlink")
+    assert records_in(archive)[FIRST].days[DAY].stores
+    first, *others = visible_files(archive)
+    assert others  # the period is in place, as far as its names tell
+    first.unlink()
+    verify(spark, str(archive), now=DAY_S * DAY)
+    assert not records_in(archive)[FIRST].days[DAY].stores
+
+    with LocalStorage(archive).locked():
+        WritableArchive(LocalStorage(archive)).repair()
+
+    assert not records_in(archive)[FIRST].days[DAY].stores
+    assert not journal.exists()
 
 
 def test_day_that_another_run_has_written_meanwhile_is_not_published(
