@@ -146,6 +146,11 @@ class Peer:
         """Some of what waited was sent."""
         self._flush()
 
+    def on_fault(self, error: Exception) -> None:
+        """A fault of ours ends the connection."""
+        self._owner.on_failed(error)
+        self._stop()
+
     def on_lost(self) -> None:
         """The socket is gone."""
         self._stop()

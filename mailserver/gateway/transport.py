@@ -73,6 +73,9 @@ class Receiver(Protocol):
     def on_writable(self) -> None:
         """What waited to be sent has shrunk, after `Transport.is_full`."""
 
+    def on_fault(self, error: Exception) -> None:
+        """What has come could not be taken, by a fault of ours. The socket is closed: nobody knows how far it was."""
+
     def on_lost(self) -> None:
         """The socket is gone. Nothing is called after this."""
 
@@ -213,8 +216,14 @@ class Transport(asyncio.BufferedProtocol):
         if self._is_waiting:
             self._is_waiting = False
             self._set_reading()
-        if not self._transport.is_closing():
+        if self._transport.is_closing():
+            return
+        try:
             self._take(data)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it costs this client, and no other
+            if self._receiver is not None:
+                self._receiver.on_fault(error)
+            self.abort()
 
     # What WebSocket does in another way.
 

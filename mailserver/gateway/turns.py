@@ -43,14 +43,16 @@ class Turns:
 
     def _next(self) -> None:
         self._began = self.clock()
-        while self._waiting:
-            heapq.heappop(self._waiting)[2]()
-            if self.clock() - self._began >= MAX_ITERATION_S:
-                break
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._next)
-        else:
-            self._began = None
+        try:
+            while self._waiting:
+                heapq.heappop(self._waiting)[2]()
+                if self.clock() - self._began >= MAX_ITERATION_S:
+                    break
+        finally:  # whatever became of one piece, the others go on
+            if self._waiting:
+                asyncio.get_running_loop().call_soon(self._next)
+            else:
+                self._began = None
 
 
 class Turn:

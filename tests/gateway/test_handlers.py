@@ -5,12 +5,13 @@ import asyncio
 import pytest
 
 from mailserver.gateway.handlers import requests_to
-from mailserver.gateway.peer import MAX_REQUESTS_BYTES
+from mailserver.gateway.peer import MAX_REQUESTS_BYTES, Peer
 from mailserver.libp2p.ping import PING, PING_BYTES
-from mailserver.libp2p.streams import MAX_STREAM_BYTES
+from mailserver.libp2p.streams import MAX_STREAM_BYTES, StreamId
 from mailserver.waku2.frames import encode_frame
 from tests.gateway.clients import MPLEX, YAMUX, LightClient, connected
 from tests.gateway.hosts import ECHO, LATER, MAX_REQUEST_BYTES, SILENT, Faulty, running_host
+from tests.pairs import digest
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -181,6 +182,27 @@ async def test_fault_of_ours_costs_one_request_and_is_told_once(
     assert line.exc_info is not None
     assert line.exc_info[0] is KeyError
     assert world.metrics.internal_errors.value == 1
+
+
+async def test_fault_of_ours_outside_of_a_request_ends_its_connection_and_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(peer: Peer, stream: StreamId) -> None:
+        raise KeyError("a bug")
+
+    async with (
+        running_host(more={"/test/broken/1.0.0": broken}) as world,
+        connected(world.port) as client,
+        connected(world.port, seed=digest("another")) as other,
+    ):
+        await client.open("/test/broken/1.0.0")
+        await until(lambda: client.closed is not None)
+        await until(lambda: len(world.host) == 1)
+        await echoed(other)
+
+    assert [line.getMessage() for line in caplog.records] == ["internal error in a request"]
+    assert world.metrics.internal_errors.value == 1
+    assert world.endings() == {}
 
 
 async def test_answer_that_takes_a_while_holds_up_no_other() -> None:

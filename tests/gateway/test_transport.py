@@ -57,6 +57,9 @@ class Noted:
     def on_writable(self) -> None:
         self.told.append("writable")
 
+    def on_fault(self, error: Exception) -> None:
+        self.told.append(repr(error))
+
     def on_lost(self) -> None:
         self.told.append("lost")
 
@@ -274,6 +277,22 @@ async def test_what_comes_when_others_took_all_the_time_waits_for_a_later_turn(s
     await until(lambda: len(noted.data) == len(other_noted.data) == sum(map(len, pieces)))
 
     assert noted.data == other_noted.data == b"".join(pieces)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "websocket"])
+async def test_fault_of_ours_ends_one_socket_and_no_other(server: Server, kind: str) -> None:
+    def fail() -> None:
+        raise KeyError("a bug")
+
+    other, other_noted = await server.tcp()
+    raw, noted = await (server.tcp() if kind == "tcp" else server.upgraded())
+    noted.on_each_piece = fail
+
+    raw.say_frames(Frame(Opcode.BINARY, b"hello"))
+    await until(lambda: noted.told == ["open", "KeyError('a bug')", "lost"])
+
+    other.say(b"!")
+    await until(lambda: other_noted.data == b"!")
 
 
 @pytest.mark.parametrize("kind", ["tcp", "websocket"])

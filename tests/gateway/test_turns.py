@@ -1,5 +1,6 @@
 """mailserver.gateway.turns, by a clock that the work moves."""
 
+import asyncio
 from collections.abc import Callable
 
 from mailserver.gateway.turns import FORGIVEN_PER_SECOND, MAX_ITERATION_S, SECONDS_PER_BYTE, Turn, Turns
@@ -111,6 +112,24 @@ async def test_work_that_was_long_ago_is_forgotten() -> None:
     await let_run(1)
 
     assert clock.done == ["busy", "long", "once busy", "other"]
+
+
+async def test_work_that_fails_does_not_keep_the_rest_from_being_done() -> None:
+    clock = Clock()
+    told = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(repr(context["exception"])))
+
+    def fail() -> None:
+        raise KeyError("a bug")
+
+    clock.turn().do(clock.work("long", LONG_S), 1)
+    for number, work in enumerate((fail, clock.work("next", LONG_S), fail)):
+        clock.turn().do(work, number)
+    await let_run(4)
+    clock.turn().do(clock.work("at once"), 1)
+
+    assert clock.done == ["long", "next", "at once"]
+    assert told == ["KeyError('a bug')"] * 2
 
 
 async def test_what_was_not_looked_at_is_taken_for_so_much_work() -> None:
