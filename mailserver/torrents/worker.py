@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from mailserver.torrents.info import DATA_FILE, INDEX_FILE, TorrentInfo
 from mailserver.torrents.magnet import Address
 from mailserver.torrents.memory import resident_bytes
 from mailserver.torrents.statistics import TorrentStatistics
+from mailserver.torrents.under_way import Asked, Fetch, Torrent
 
 SAVE_INTERVAL_S = 5.0
 """How often a fetch under way syncs what has come, and says so in `held`."""
@@ -32,52 +33,6 @@ ATTEMPTS = 3
 """How often pieces that came right, and are wrong on disk, are fetched within one request."""
 
 
-@dataclass(eq=False, slots=True)
-class _Fetch:
-    missing: set[int]
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    failure: RequestFault | None = None
-    report_is_due: bool = False
-
-    def fail(self, failure: RequestFault) -> None:
-        self.failure = failure
-        self.ended.set()
-
-    def check(self) -> None:
-        if not self.missing:
-            self.ended.set()
-
-
-@dataclass(eq=False, slots=True)
-class _Torrent:
-    info: TorrentInfo
-    folder: Path
-    seed: bool
-    trackers: list[str]
-    peers: list[Address]
-    held: HeldPieces
-    handle: session.Handle
-    have: set[int]
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
-    wrong: int = 0
-    sent: Counter[int] = field(default_factory=Counter)  # blocks of each piece, since somebody asked
-    failed: bool = False
-    before: TorrentStatistics | None = None
-    fetches: dict[int, _Fetch] = field(default_factory=dict)
-    flushed: asyncio.Event = field(default_factory=asyncio.Event)
-    settling: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-
-@dataclass(eq=False, slots=True)
-class _Asked:
-    """Metadata that requests wait for."""
-
-    handle: session.Handle
-    peers: list[Address]
-    answer: asyncio.Future[bytes]
-    requests: int = 0
-
-
 class Worker:
     """The requests, and the torrents that they are about.
 
@@ -90,8 +45,8 @@ class Worker:
         self._group = group
         self._session = torrents
         self._send = send
-        self._torrents: dict[bytes, _Torrent] = {}
-        self._asked: dict[bytes, _Asked] = {}
+        self._torrents: dict[bytes, Torrent] = {}
+        self._asked: dict[bytes, Asked] = {}
         self._locks: defaultdict[bytes, asyncio.Lock] = defaultdict(asyncio.Lock)  # of what comes and goes
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self.stopped = asyncio.Event()
@@ -180,7 +135,7 @@ class Worker:
                 handle = self._session.seed(info, folder, trackers, peers)
             else:
                 handle = self._session.fetch(info, folder, have, trackers, peers)
-            self._torrents[info.info_hash] = _Torrent(info, folder, frame["seed"], trackers, peers, held, handle, have)
+            self._torrents[info.info_hash] = Torrent(info, folder, frame["seed"], trackers, peers, held, handle, have)
         return {}
 
     async def _metadata(self, frame: Frame) -> Frame:
@@ -192,7 +147,7 @@ class Worker:
             if asked is None:
                 peers: list[Address] = [(host, port) for host, port in frame["peers"]]
                 handle = self._session.ask_for_metadata(info_hash, frame["trackers"], peers)
-                asked = _Asked(handle, peers, asyncio.get_running_loop().create_future())
+                asked = Asked(handle, peers, asyncio.get_running_loop().create_future())
                 self._asked[info_hash] = asked
         asked.requests += 1
         try:
@@ -202,7 +157,7 @@ class Worker:
             if not asked.requests and not asked.answer.done():
                 self._end_asking(info_hash, asked)
 
-    def _end_asking(self, info_hash: bytes, asked: _Asked) -> None:
+    def _end_asking(self, info_hash: bytes, asked: Asked) -> None:
         del self._asked[info_hash]
         self._session.remove(asked.handle)
 
@@ -223,13 +178,13 @@ class Worker:
             await self._check_again(torrent, wanted)
         raise RequestFault(Fault.DISK, "pieces are not on disk as they came")
 
-    async def _have(self, request_id: int, torrent: _Torrent, wanted: set[int]) -> None:
+    async def _have(self, request_id: int, torrent: Torrent, wanted: set[int]) -> None:
         """Wait until these pieces have come; save what has, now and then."""
         if torrent.failed:
             await self._flush(torrent)  # nothing is on its way to the disk any more that could fail late
             torrent.failed = False
             self._open_again(torrent)
-        fetch = torrent.fetches[request_id] = _Fetch(wanted - torrent.have)
+        fetch = torrent.fetches[request_id] = Fetch(wanted - torrent.have)
         try:
             self._want(torrent)
             session.dial(torrent.handle, torrent.peers)
@@ -249,11 +204,11 @@ class Worker:
             del torrent.fetches[request_id]
             self._want(torrent)
 
-    def _want(self, torrent: _Torrent) -> None:
+    def _want(self, torrent: Torrent) -> None:
         wanted = set().union(*(fetch.missing for fetch in torrent.fetches.values()))
         session.want(torrent.handle, wanted, len(torrent.info.pieces))
 
-    async def _settle(self, torrent: _Torrent, pieces: set[int]) -> set[int]:
+    async def _settle(self, torrent: Torrent, pieces: set[int]) -> set[int]:
         """Have pieces that came on disk, and remember them; return those that are not there.
 
         libtorrent may say that a piece is there before it has written it, and that it has written everything while
@@ -267,14 +222,14 @@ class Worker:
             await asyncio.to_thread(torrent.held.save)
             return wrong
 
-    async def _flush(self, torrent: _Torrent) -> None:
+    async def _flush(self, torrent: Torrent) -> None:
         torrent.flushed.clear()
         session.flush(torrent.handle)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 await torrent.flushed.wait()
 
-    async def _check_again(self, torrent: _Torrent, pieces: set[int]) -> None:
+    async def _check_again(self, torrent: Torrent, pieces: set[int]) -> None:
         """Look whether the disk has the pieces that it is said to have; have libtorrent fetch those that are wrong."""
         async with torrent.settling:
             wrong = await asyncio.to_thread(torrent.held.verify, pieces - torrent.held.checked)
@@ -282,7 +237,7 @@ class Worker:
                 torrent.have -= wrong
                 self._open_again(torrent)
 
-    def _open_again(self, torrent: _Torrent) -> None:
+    def _open_again(self, torrent: Torrent) -> None:
         torrent.wrong = 0
         torrent.before = _statistics_of(torrent)
         self._session.remove(torrent.handle)
@@ -298,7 +253,7 @@ class Worker:
                 del self._torrents[info_hash]  # not before: it is told meanwhile that all is written
         return {}
 
-    async def _leave(self, torrent: _Torrent) -> None:
+    async def _leave(self, torrent: Torrent) -> None:
         for fetch in torrent.fetches.values():
             fetch.fail(RequestFault(Fault.DROPPED, "the torrent was dropped"))
         session.disconnect(torrent.handle)  # first: what comes after the last flush could be written later
@@ -328,7 +283,7 @@ class Worker:
         self.stopped.set()
         return {}
 
-    def _on_event(self, torrent: _Torrent, event: session.Event) -> None:
+    def _on_event(self, torrent: Torrent, event: session.Event) -> None:
         match event:
             case session.Ready():
                 torrent.ready.set()
@@ -352,7 +307,7 @@ class Worker:
                 return
         self._on_progress(torrent)
 
-    def _on_progress(self, torrent: _Torrent) -> None:
+    def _on_progress(self, torrent: Torrent) -> None:
         for request_id, fetch in torrent.fetches.items():
             fetch.missing -= torrent.have
             fetch.check()
@@ -361,13 +316,13 @@ class Worker:
                 loop = asyncio.get_running_loop()
                 loop.call_later(PROGRESS_INTERVAL_S, self._report, request_id, torrent, fetch)
 
-    def _report(self, request_id: int, torrent: _Torrent, fetch: _Fetch) -> None:
+    def _report(self, request_id: int, torrent: Torrent, fetch: Fetch) -> None:
         fetch.report_is_due = False
         if request_id in torrent.fetches:
             frame = {"id": request_id, "event": "progress", "missing": len(fetch.missing), "wrong": torrent.wrong}
             self._send(frame)
 
-    def _on_metadata(self, asked: _Asked, event: session.Event) -> None:
+    def _on_metadata(self, asked: Asked, event: session.Event) -> None:
         match event:
             case session.MetadataCame(info_hash, info):
                 self._end_asking(info_hash, asked)
@@ -385,7 +340,7 @@ class Worker:
             self._on_progress(torrent)
 
 
-def _statistics_of(torrent: _Torrent) -> TorrentStatistics:
+def _statistics_of(torrent: Torrent) -> TorrentStatistics:
     """Since the torrent was added, however often it was opened again."""
     now = session.statistics(torrent.info.info_hash, torrent.handle, len(torrent.info.pieces))
     return now.after(torrent.before)
