@@ -21,6 +21,7 @@ from mailserver.torrents.errors import (
     RequestFault,
     StaleLink,
     TorrentDiskError,
+    TorrentError,
     TorrentRefused,
     TorrentSuperseded,
     WrongPieces,
@@ -128,6 +129,7 @@ class TorrentProcess:
         Raises:
             StaleLink: nobody had it in time.
             TorrentRefused: it is not the torrent of a community.
+            TorrentError: libtorrent cannot take the link.
         """
         if (added := self._torrents.get(link.info_hash)) is not None:
             return added.info
@@ -237,7 +239,11 @@ class TorrentProcess:
         return [each.request() for each in self._torrents.values()]
 
 
-def _translated(info_hash: bytes, error: RequestFault) -> TorrentDiskError | TorrentSuperseded:
-    if error.fault is Fault.DROPPED:
-        return TorrentSuperseded(info_hash)
-    return TorrentDiskError(info_hash, error.text)
+def _translated(info_hash: bytes, error: RequestFault) -> TorrentError:
+    match error.fault:
+        case Fault.DROPPED:
+            return TorrentSuperseded(info_hash)
+        case Fault.FAILED:
+            return TorrentError(f"torrent {info_hash.hex()}: the torrent process failed: {error.text}")
+        case _:
+            return TorrentDiskError(info_hash, error.text)

@@ -27,6 +27,9 @@ class Fault(Enum):
     METADATA = "metadata"
     """The text is the name of a `Refusal`."""
 
+    FAILED = "failed"
+    """Something that nobody has thought of. The error stream of the process says where."""
+
 
 class TorrentError(MailserverError):
     """Something did not work with a torrent."""

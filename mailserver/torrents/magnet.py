@@ -21,6 +21,9 @@ MAX_FIELDS = 64
 
 _BTIH = "urn:btih:"
 _HASH_CHARACTERS = 40
+_PORT_DIGITS = 5
+"""Of a port at most: a number of any length would be read, and libtorrent takes none that needs more than 16 bits."""
+
 _TRACKER_SCHEMES = {"udp", "http", "https"}
 
 T = TypeVar("T", str, "Address")
@@ -103,7 +106,7 @@ def decode_address(text: str) -> Address:
         ValueError: it is none; a name is none, because it could be looked up as anything.
     """
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 1 << 16:
+    if not (colon and port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS and 0 < int(port) < 1 << 16):
         raise ValueError(f"no address with a port: {text}")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     address = ipaddress.ip_address(bare)

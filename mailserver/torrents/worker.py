@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
@@ -110,6 +111,9 @@ class Worker:
             self._send({"id": request_id, "error": error.fault.value, "text": error.text})
         except OSError as error:
             self._send({"id": request_id, "error": Fault.DISK.value, "text": error.strerror or str(error)})
+        except Exception as error:  # noqa: BLE001 - else the process ends, and the next one gets the same request
+            traceback.print_exc()
+            self._send({"id": request_id, "error": Fault.FAILED.value, "text": f"{type(error).__name__}: {error}"})
         else:
             self._send({"id": request_id, "result": result})
 
@@ -119,8 +123,8 @@ class Worker:
         peers: list[Address] = [(host, port) for host, port in frame["peers"]]
         async with self._locks[info.info_hash]:
             if (there := self._torrents.get(info.info_hash)) is not None:
+                session.dial(there.handle, peers)  # first: it refuses what nobody shall dial again
                 there.peers = peers
-                session.dial(there.handle, peers)
                 return {}
             held = HeldPieces(info, folder)
             if frame["seed"]:

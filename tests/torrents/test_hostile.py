@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.torrents import bencode
-from mailserver.torrents.errors import FetchStalled, Refusal, StaleLink, TorrentRefused, WrongPieces
+from mailserver.torrents.errors import FetchStalled, Refusal, StaleLink, TorrentError, TorrentRefused, WrongPieces
 from mailserver.torrents.info import HASH_BYTES, MAX_INFO_BYTES, PIECE_BYTES, TorrentInfo
 from mailserver.torrents.magnet import MagnetLink
 from mailserver.torrents.making import make_torrent
@@ -220,6 +220,25 @@ async def test_fetch_that_is_cancelled_wants_nothing_more(published: Path, fetch
         await member.fetch(info, fetched, [range(1)], link=link_to(info, (OWNER, owner)))
 
         assert (await statistics_of(member, info)).held == 1
+
+
+async def test_request_that_libtorrent_cannot_take_ends_nothing(published: Path, fetched: Path) -> None:
+    info = publish(published)
+    impossible = MagnetLink(info.info_hash, info.name, (), ((OWNER, 1 << 20),))
+    async with process_on(OWNER) as owner, process_on(MEMBER) as member:
+        await owner.seed(info, published)
+
+        with pytest.raises(TorrentError, match="the torrent process failed: OverflowError"):
+            await member.metadata(impossible)
+        with pytest.raises(TorrentError, match="the torrent process failed: OverflowError"):
+            await member.fetch(info, fetched, [range(1)], link=impossible)
+        await member.fetch(info, fetched, [range(1)], link=link_to(info, (OWNER, owner)))
+        with pytest.raises(TorrentError, match="the torrent process failed: OverflowError"):
+            await member.fetch(info, fetched, [range(2)], link=impossible)
+        await member.fetch(info, fetched, [range(2)], link=link_to(info, (OWNER, owner)))
+
+        assert (await statistics_of(member, info)).held == 2
+        assert member.restarts == 0
 
 
 def _files(folder: Path) -> list[Path]:
