@@ -50,13 +50,14 @@ class Worker:
         self._asked: dict[bytes, Asked] = {}
         self._locks: defaultdict[bytes, asyncio.Lock] = defaultdict(asyncio.Lock)  # of what comes and goes
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._dropping: set[int] = set()  # the requests that are not forgotten: half dropped, a torrent would be paused
         self.stopped = asyncio.Event()
 
     def on_request(self, frame: Frame) -> None:
         """Begin with a request."""
         request_id = frame["id"]
         if frame["op"] == "forget":
-            if (task := self._tasks.get(frame["request"])) is not None:
+            if (task := self._tasks.get(frame["request"])) is not None and frame["request"] not in self._dropping:
                 task.cancel()
             return
         work: Coroutine[Any, Any, Frame]
@@ -69,6 +70,7 @@ class Worker:
                 work = self._fetch(request_id, frame)
             case "drop":
                 work = self._drop(bytes.fromhex(frame["info_hash"]))
+                self._dropping.add(request_id)
             case "statistics":
                 work = self._statistics()
             case "sent":
@@ -81,7 +83,11 @@ class Worker:
                 raise AssertionError(op)
         task = self._group.create_task(self._answer(request_id, work))
         self._tasks[request_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(request_id))
+        task.add_done_callback(lambda _: self._end(request_id))
+
+    def _end(self, request_id: int) -> None:
+        del self._tasks[request_id]
+        self._dropping.discard(request_id)
 
     def on_events(self) -> None:
         """Take what libtorrent has to say."""
@@ -253,18 +259,22 @@ class Worker:
     async def _drop(self, info_hash: bytes) -> Frame:
         async with self._locks[info_hash]:
             if (torrent := self._torrents.get(info_hash)) is not None:
-                await self._leave(torrent)
-                del self._torrents[info_hash]  # not before: it is told meanwhile that all is written
+                try:
+                    await self._leave(torrent)
+                finally:
+                    del self._torrents[info_hash]  # not before: it is told meanwhile that all is written
         return {}
 
     async def _leave(self, torrent: Torrent) -> None:
         for fetch in torrent.fetches.values():
             fetch.fail(RequestFault(Fault.DROPPED, "the torrent was dropped"))
         session.disconnect(torrent.handle)  # first: what comes after the last flush could be written later
-        if not torrent.seed:
-            with contextlib.suppress(OSError):  # what is not remembered is found on disk, if it is there
-                await self._settle(torrent, set(torrent.have))
-        self._session.remove(torrent.handle)
+        try:
+            if not torrent.seed:
+                with contextlib.suppress(OSError):  # what is not remembered is found on disk, if it is there
+                    await self._settle(torrent, set(torrent.have))
+        finally:
+            self._session.remove(torrent.handle)
 
     async def _statistics(self) -> Frame:
         found = [asdict(_statistics_of(torrent)) for torrent in self._torrents.values()]
