@@ -38,7 +38,7 @@ LONGEST_PAUSE_S = 30.0
 RUNS_WELL_S = 60.0
 """After so long, the next pause is the first one again."""
 
-_COMMAND = (sys.executable, "-m", "mailserver.torrents.process")
+COMMAND = (sys.executable, "-m", "mailserver.torrents.process")
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Child:
 
     @property
     def process_id(self) -> int | None:
-        """Of the process that runs now, if one does."""
+        """Of the process that answers now, if one does."""
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
@@ -155,13 +155,14 @@ class Child:
         """Start the process, and pass on what it says, until it ends; return why it did."""
         try:
             process = await asyncio.create_subprocess_exec(
-                *_COMMAND,
+                *COMMAND,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for us alone: we stop it
             )
         except OSError as error:
             return error.strerror or str(error)
+        assert process.stdin is not None
         assert process.stdout is not None
         ended = asyncio.create_task(process.wait())
         silent = False
@@ -174,15 +175,15 @@ class Child:
                 _kill(process)
 
         try:
-            self._process = process
             host, port = self._settings.listen
             settings = asdict(replace(self._settings, listen=(host, self.port or port)))  # links name the port
-            self._send({"id": 0, "op": "start", "settings": settings})
+            process.stdin.write(encode_frame({"id": 0, "op": "start", "settings": settings}))
             frame = await read_frame(process.stdout)
             if frame is not None and "error" in frame:
                 return str(frame["text"])
             if frame is not None:
                 self.port = frame["result"]["port"]
+                self._process = process  # not before: what is asked meanwhile waits, and would be sent twice
                 for each in [*self._again(), *(request.frame for request in self._requests.values())]:
                     self._send({"id": next(self._ids), **each})
                 if not started.done():

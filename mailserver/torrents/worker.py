@@ -54,11 +54,13 @@ class Worker:
         self.stopped = asyncio.Event()
 
     def on_request(self, frame: Frame) -> None:
-        """Begin with a request."""
+        """Begin with a request; one that is under way is not begun again."""
         request_id = frame["id"]
         if frame["op"] == "forget":
             if (task := self._tasks.get(frame["request"])) is not None and frame["request"] not in self._dropping:
                 task.cancel()
+            return
+        if request_id in self._tasks:
             return
         work: Coroutine[Any, Any, Frame]
         match frame["op"]:

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from mailserver.errors import StartupError
 from mailserver.torrents import child
 from mailserver.torrents.client import Progress, TorrentProcess
+from mailserver.torrents.frames import Frame, read_frame
 from mailserver.torrents.held import HELD_FILE
 from mailserver.torrents.info import PIECE_BYTES
 from mailserver.torrents.making import make_torrent
@@ -175,6 +178,33 @@ async def test_process_that_does_not_answer_is_killed_and_started_again(
         await until_shown(owner, info, lambda shown: shown.complete)
 
 
+async def test_what_is_asked_while_the_process_starts_is_sent_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "frames"
+    monkeypatch.setattr(child, "COMMAND", ("bash", "-c", f"exec {shlex.join(child.COMMAND)} < <(tee {kept})"))
+    async with process_on(MEMBER) as member:
+        await member.statistics()
+        assert member.process_id is not None
+        os.killpg(member.process_id, signal.SIGKILL)
+        asking = [asyncio.create_task(member.statistics())]
+
+        async def ask_until_answered() -> None:
+            while member.restarts == 0 or not any(each.done() for each in asking):
+                asking.append(asyncio.create_task(member.statistics()))
+                await asyncio.sleep(0.001)
+
+        await asyncio.wait_for(ask_until_answered(), DEADLINE_S)
+        await asyncio.gather(*asking)
+
+    reader = asyncio.StreamReader()
+    reader.feed_data(kept.read_bytes())
+    reader.feed_eof()
+    sent = [frame["id"] async for frame in _frames(reader) if frame["op"] == "statistics"]
+    assert len(sent) > 10
+    assert len(set(sent)) == len(sent)
+
+
 async def test_metadata_is_asked_for_again_after_a_kill(published: Path) -> None:
     info = publish(published)
     async with process_on(MEMBER) as member:
@@ -215,6 +245,11 @@ async def test_address_that_is_taken_or_not_ours_cannot_be_listened_on() -> None
             await _start(process_on(OWNER, port=owner.port))
     with pytest.raises(StartupError, match="the torrent process cannot start: "):
         await _start(process_on("192.0.2.1"))
+
+
+async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[Frame]:
+    while (frame := await read_frame(reader)) is not None:
+        yield frame
 
 
 def _runs(process_id: int | None) -> bool:

@@ -66,6 +66,15 @@ async def test_drop_that_nobody_waits_for_is_done_all_the_same(tmp_path: Path) -
         assert (await answers.get())["result"]["torrents"] == []
 
 
+async def test_request_that_comes_twice_is_begun_once(tmp_path: Path) -> None:
+    async with working() as (ask, answers):
+        ask({"id": 1, "op": "ping"})
+        ask({"id": 1, "op": "ping"})
+        ask({"id": 2, "op": "ping"})
+
+        assert [await answers.get(), await answers.get()] == [{"id": 1, "result": {}}, {"id": 2, "result": {}}]
+
+
 async def test_drop_that_is_forgotten_before_it_begins_is_done(tmp_path: Path) -> None:
     info, folder = publish(tmp_path / "published"), tmp_path / "fetched"
     folder.mkdir()
