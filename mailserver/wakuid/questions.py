@@ -114,7 +114,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Ids of reconciliation, 32 bytes each, of envelopes created from `lower` to `upper`, both inclusive."""
+    """One id of reconciliation or more, 32 bytes each, of envelopes created from `lower` to `upper`, both inclusive."""
 
     lower: int
     upper: int
@@ -259,6 +259,8 @@ def _as_groups(item: rlp.Item) -> list[Items]:
             raise DecodeError("group of ids has too few elements", got=len(group), limit=_GROUP_FIELDS)
         lower, upper, items = group[:_GROUP_FIELDS]
         ids = [rlp.as_bytes(item_id, ID_BYTES) for item_id in rlp.as_list(items)]
+        if not ids:  # it takes as long to read as one with ids, and nobody has a use for it
+            raise DecodeError("group has no ids")
         count += len(ids)
         groups.append(Items(as_u32(lower), as_u32(upper), ids))
     if count > MAX_FETCHED_IDS:

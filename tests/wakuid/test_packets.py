@@ -80,7 +80,7 @@ EVERY_QUESTION: list[Question] = [
     Fetch(1, NETWORK, []),
     Fetch(1, NETWORK, MUIDS),
     FetchItems(1, NETWORK, []),
-    FetchItems(1, NETWORK, [Items(3, 4, [b"i" * 32, b"j" * 32]), Items(5, 5, [])]),
+    FetchItems(1, NETWORK, [Items(3, 4, [b"i" * 32, b"j" * 32]), Items(5, 5, [b"k" * 32])]),
     Reconcile(1, NETWORK, 3, 4, b"\x61", TOPICS),
     Reconcile(1, NETWORK, 3, 4, b"m" * MAX_RECONCILE_BYTES),
 ]
@@ -203,6 +203,7 @@ GROUP: list[rlp.Encodable] = [b"\1", b"\2", [b"i" * 32]]
         (with_field(FETCH, 2, [b"m" * 33] * (MAX_FETCHED_IDS + 1)), "too many ids"),
         (with_field(ITEMS, 2, [[b"\1", b"\2"]]), "group of ids has too few elements"),
         (with_field(ITEMS, 2, [[b"\1", b"\2", [b"i" * 31]]]), "wrong length"),
+        (with_field(ITEMS, 2, [GROUP, [b"\1", b"\2", []]]), "group has no ids"),
         (with_field(ITEMS, 2, [GROUP] * (MAX_FETCHED_IDS + 1)), "too many"),
         (with_field(ITEMS, 2, [[b"\1", b"\2", [b"i" * 32] * 600]] * 2), "too many ids"),
         (with_field(RECONCILE, 5, b"m" * (MAX_RECONCILE_BYTES + 1)), "reconciliation message is too long"),
