@@ -49,6 +49,10 @@ STRUCTURE_FACTOR = 16
 """A byte of any other packet takes up to this many times as long to decode as one of envelopes: an update with 10,000
 topics takes 25 ms."""
 
+MAX_STRUCTURE_BYTES = 4096
+"""So much of a question about message ids may take that long to decode. It has no more than some thousand items, the
+most of one byte each; the rest of a longer one is in ids or in a message. Requests for history are read quickly."""
+
 _ALL = "all peers"  # one source for all tasks that wait for memory: first in, first out
 
 
@@ -71,6 +75,11 @@ class PacketCost(NamedTuple):
             return cls.of_envelopes(count_envelopes(payload), len(payload))._replace(memory=0)
         # Requests are decoded later, and have limits of their own.
         return cls(len(payload) if code == PacketCode.P2P_REQUEST else len(payload) * STRUCTURE_FACTOR, 0)
+
+    @classmethod
+    def of_question(cls, size: int) -> "PacketCost":
+        """The cost of a packet of `wakuid` of `size` bytes. It is decoded later, and its memory has its own budget."""
+        return cls(size + min(size, MAX_STRUCTURE_BYTES) * (STRUCTURE_FACTOR - 1), 0)
 
     @classmethod
     def of_envelopes(cls, count: int, size: int) -> "PacketCost":

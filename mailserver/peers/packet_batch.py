@@ -79,4 +79,4 @@ class PacketBatch:
 def _cost_of(message: MessageReceived) -> PacketCost:
     if message.capability == WAKU:
         return PacketCost.of(message.code, message.payload)
-    return PacketCost(len(message.payload), 0)  # it is decoded later, and has limits of its own
+    return PacketCost.of_question(len(message.payload))

@@ -7,6 +7,7 @@ import pytest
 from mailserver.limits.intake_bounds import (
     ENVELOPE_MEMORY_BYTES,
     MAX_INTAKE_BYTES,
+    MAX_STRUCTURE_BYTES,
     PACKET_MEMORY_BYTES,
     RESERVED_BYTES,
     STRUCTURE_FACTOR,
@@ -59,6 +60,11 @@ def test_other_packets_are_more_work_than_they_are_long(code: int) -> None:
 
 def test_requests_have_limits_of_their_own() -> None:
     assert PacketCost.of(PacketCode.P2P_REQUEST, bytes(100)) == PacketCost(100, 0)
+
+
+def test_question_is_as_much_work_as_any_packet_up_to_where_its_items_must_end() -> None:
+    assert PacketCost.of_question(100) == PacketCost(100 * STRUCTURE_FACTOR, 0)
+    assert PacketCost.of_question(100_000).work == 100_000 + MAX_STRUCTURE_BYTES * (STRUCTURE_FACTOR - 1)
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x80", b"\xc5\x01", b"\xf9\xff", b"\xff" * 9])

@@ -13,6 +13,7 @@ from mailserver.peers.packet_batch import PacketBatch
 from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import Event, PacketIgnored
+from mailserver.wakuid.packets import WAKUID, IdPacketCode
 from tests.memory import no_search_for_cycles
 
 FAULT = DisconnectReason.SUBPROTOCOL_ERROR, "wrong"
@@ -77,6 +78,13 @@ def test_packet_counts_as_long_as_its_work_by_the_rate_limits() -> None:
 
     assert batch.sizes == [PacketCost.of(PacketCode.STATUS_UPDATE, bytes(10)).work]
     assert batch.sizes[0] > 10
+
+
+def test_question_counts_as_long_as_its_work_too() -> None:
+    batch = batch_of(inbound_of(MessageReceived(WAKUID, IdPacketCode.FETCH_ITEMS, bytes(10))))
+
+    assert batch.costs == [PacketCost.of_question(10)]
+    assert batch.sizes == [PacketCost.of_question(10).work]
 
 
 def test_batch_is_no_more_than_one_turns_work() -> None:
