@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
 
+from mailserver.codec import rlp
 from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DecodeError, Rejection, RequestRejected, StoreError
 from mailserver.history.opening import Opener
@@ -21,9 +22,11 @@ from mailserver.live.intake import Clock
 from mailserver.mail.completion import NO_ENVELOPE, Completion, CompletionFormat, Failure
 from mailserver.mail.packing import TARGET_PACKET_BYTES
 from mailserver.mail.request import (
+    REQUEST_ID_BYTES,
     ClearRequest,
     Cursor,
     MailRequest,
+    RequestId,
     SealedRequest,
     decode_clear,
     decode_fields,
@@ -92,7 +95,7 @@ class Delivery:
         Raises:
             ConnectionLost: the client is gone. Nothing else is raised: the client is told what has failed.
         """
-        record = RequestRecord(requester.node_id, _now(), fallback_request_id(payload))
+        record = RequestRecord(requester.node_id, _now(), _request_id_of(payload))
         try:
             outcome, ending = await self._answer(payload, client, requester, max_packet_bytes, record)
             await send_in_turn(client, PacketCode.P2P_REQUEST_COMPLETE, self._encode(outcome))
@@ -110,6 +113,7 @@ class Delivery:
         record: RequestRecord,
     ) -> tuple[Completion | Failure, Outcome]:
         try:
+            check_quota(requester, may_follow=True)  # before time is spent on it
             try:
                 sealed = _decode(payload)
                 record.request_id, record.is_clear = sealed.request_id, isinstance(sealed, ClearRequest)
@@ -132,11 +136,9 @@ class Delivery:
         Raises:
             ConnectionLost: the client is gone.
         """
-        record = RequestRecord(peer, _now(), fallback_request_id(payload), is_counted=False)
+        record = RequestRecord(peer, _now(), _request_id_of(payload), is_counted=False)
         record.refused(rejected.rejection, str(rejected))
         try:
-            with contextlib.suppress(RequestRejected):
-                record.request_id = _decode(payload).request_id
             failure = Failure(record.request_id, rejected.message)
             await send_in_turn(client, PacketCode.P2P_REQUEST_COMPLETE, failure.encode())
             record.outcome = Outcome.REJECTED
@@ -214,6 +216,27 @@ def _decode(payload: bytes) -> SealedRequest | ClearRequest:
         raise RequestRejected(Rejection.MALFORMED, str(error)) from error
 
 
+def _request_id_of(payload: bytes) -> RequestId:
+    """The id of a request, read without the rest of it: a refusal names it, and is to cost no more than that."""
+    with contextlib.suppress(DecodeError):
+        _, at, end = rlp.header(payload, 0, len(payload))
+        is_list, start, stop = rlp.header(payload, at, end)
+        if not is_list and stop - start == REQUEST_ID_BYTES:  # in the clear
+            return RequestId(payload[start:stop])
+    return fallback_request_id(payload)  # of an envelope, its id is just that
+
+
+def check_quota(requester: Requester, *, may_follow: bool) -> None:
+    """Refuse what is not decoded yet if its sender may ask for nothing now.
+
+    Args:
+        may_follow: as in `Requester.wait`.
+    Raises:
+        RequestRejected: it is too early.
+    """
+    _refuse_early(requester.wait(_now(), may_follow=may_follow))
+
+
 def admit(requester: Requester, cursor: Hashable | None) -> None:
     """Let one more page be searched.
 
@@ -222,7 +245,10 @@ def admit(requester: Requester, cursor: Hashable | None) -> None:
     Raises:
         RequestRejected: it is too early.
     """
-    seconds = requester.admit(cursor, _now())
+    _refuse_early(requester.admit(cursor, _now()))
+
+
+def _refuse_early(seconds: float) -> None:
     if seconds > 0:
         raise RequestRejected(Rejection.RATE_LIMITED, f"{seconds:.3g} s too early", math.ceil(seconds))
 

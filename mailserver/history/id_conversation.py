@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Hashable
 
 from mailserver.errors import DecodeError, Rejection, RequestRejected, StoreError
-from mailserver.history.delivery import admit
+from mailserver.history.delivery import admit, check_quota
 from mailserver.history.id_answers import MAX_LISTED_IDS, IdAnswer, IdServices, followed
 from mailserver.history.id_record import IdRecord
 from mailserver.history.sending import Client, send_in_turn
@@ -99,7 +99,10 @@ class IdConversation:
     ) -> RequestRejected | None:
         """Answer a question; return why it is refused, if it is."""
         try:
+            check_quota(requester, may_follow=code is IdPacketCode.QUERY)  # before time is spent on it
             try:
+                if code is not IdPacketCode.OPEN and not self._has_access:
+                    raise RequestRejected(Rejection.NO_ACCESS)
                 question = _decode(code, payload)
                 _note(record, question)
                 self._check(question, requester)
@@ -130,7 +133,7 @@ class IdConversation:
         return None
 
     def _check(self, question: Question, requester: Requester) -> None:
-        """Refuse a question of somebody who may not ask, or about the ids of another network.
+        """Refuse an OPEN that shows nothing, and a question about the ids of another network, or without a range.
 
         Raises:
             RequestRejected: it is refused.
@@ -142,8 +145,6 @@ class IdConversation:
             elif not settings.allow_clear:
                 raise RequestRejected(Rejection.CLEAR_REFUSED)
             return
-        if not self._has_access:
-            raise RequestRejected(Rejection.NO_ACCESS)
         if question.network_topic != self._services.ids.network_topic:
             raise RequestRejected(Rejection.OTHER_NETWORK, question.network_topic)
         if isinstance(question, Query | Reconcile) and question.lower > question.upper:

@@ -119,11 +119,12 @@ def _per_minute(count: int, burst_minutes: int) -> Buckets[bytes] | None:
 class _Cursors:
     """The last cursors that one peer was given, and how often it may still follow each."""
 
-    __slots__ = ("_given_at", "_left")
+    __slots__ = ("_given_at", "_left", "_looks")
 
     def __init__(self, now: float) -> None:
         self._left: OrderedDict[Hashable, int] = OrderedDict()
         self._given_at = now
+        self._looks = 0
 
     def remember(self, cursor: Hashable, now: float) -> None:
         self._given_at = now
@@ -131,6 +132,14 @@ class _Cursors:
         self._left.move_to_end(cursor)
         if len(self._left) > MAX_CURSORS:
             self._left.popitem(last=False)
+        self._looks = min(self._looks + MAX_FOLLOWS, MAX_FOLLOWS * MAX_CURSORS)
+
+    def look(self) -> bool:
+        """Whether one more request may be looked at because it could follow one of these; it is counted."""
+        if not self._looks:
+            return False
+        self._looks -= 1
+        return True
 
     def has(self, cursor: Hashable) -> bool:
         return cursor in self._left
@@ -176,8 +185,8 @@ class RequestLimiter:
 
 
 class Requester:
-    """One connection that requests history. For each request, call in this order: `begin`; `admit`; if it was admitted,
-    `bill`, and `remember_cursor` if the answer ends with a cursor; and `end` in any case."""
+    """One connection that requests history. For each request, call in this order: `begin`; `wait`; `admit`; if it was
+    admitted, `bill`, and `remember_cursor` if the answer ends with a cursor; and `end` in any case."""
 
     def __init__(self, limiter: RequestLimiter, address: str, node_id: NodeId) -> None:
         self._limiter = limiter
@@ -230,6 +239,27 @@ class Requester:
         for quotas, key in self._quotas:
             quotas.end(key)
 
+    def wait(self, now: float, *, may_follow: bool) -> float:
+        """Return 0.0 if a request may be looked at, which is not decoded yet. Else return the seconds as `admit` would.
+
+        Whoever has used up its requests may still follow its cursors. So for each cursor that it was given, MAX_FOLLOWS
+        requests are looked at all the same: any number would cost us time, and it nothing.
+
+        Args:
+            may_follow: requests of this kind may follow a cursor.
+        """
+        if self.is_exempt:
+            return 0.0
+        wait = self._wait(now, is_new=True)
+        if not wait or not may_follow:
+            return wait
+        cursors = self._limiter.cursors.find(self._node_id)
+        wait_to_follow = self._wait(now, is_new=False)
+        return wait_to_follow or (0.0 if cursors is not None and cursors.look() else wait)
+
+    def _wait(self, now: float, *, is_new: bool) -> float:
+        return max(quotas.wait(key, now, is_new=is_new) for quotas, key in self._quotas)
+
     def admit(self, cursor: Hashable | None, now: float) -> float:
         """Return 0.0 if a page may be searched now. Else return the seconds until it may be, and count nothing.
 
@@ -242,8 +272,7 @@ class Requester:
             return 0.0
         cursors = self._limiter.cursors.find(self._node_id)
         followed = cursor if cursors is not None and cursor is not None and cursors.has(cursor) else None
-        wait = max(quotas.wait(key, now, is_new=followed is None) for quotas, key in self._quotas)
-        if wait:
+        if wait := self._wait(now, is_new=followed is None):
             return wait
         if cursors is not None and followed is not None:
             cursors.follow(followed)

@@ -26,10 +26,14 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     """The time that limits go by."""
     time = Time()
-    admit, take, remember = Requester.admit, Requester.take, Requester.remember_cursor
+    wait, admit, take, remember = Requester.wait, Requester.admit, Requester.take, Requester.remember_cursor
 
     def check(now: float) -> None:
         assert now == pytest.approx(asyncio.get_running_loop().time(), abs=DEADLINE_S)
+
+    def wait_then(requester: Requester, now: float, *, may_follow: bool) -> float:
+        check(now)
+        return wait(requester, time.now, may_follow=may_follow)
 
     def admit_then(requester: Requester, cursor: Cursor | None, now: float) -> float:
         check(now)
@@ -43,6 +47,11 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
         check(now)
         remember(requester, cursor, time.now)
 
-    for name, then in (("admit", admit_then), ("take", take_then), ("remember_cursor", remember_then)):
+    for name, then in (
+        ("wait", wait_then),
+        ("admit", admit_then),
+        ("take", take_then),
+        ("remember_cursor", remember_then),
+    ):
         monkeypatch.setattr(Requester, name, then)
     return time

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import ConnectionLost, Rejection, StoreError
-from mailserver.history import id_answers, id_search
+from mailserver.history import id_answers, id_conversation, id_search
 from mailserver.history.id_answers import IdServices, IdSettings
 from mailserver.history.id_conversation import BUSY_RETRY_S, NOT_INDEXED_RETRY_S, IdConversation
 from mailserver.history.id_lists import IdLists
@@ -28,7 +28,7 @@ from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.envelope import Envelope
 from mailserver.wakuid.answers import Answer, Done, Envelopes, Ids, Refused, Terms, decode_answer
 from mailserver.wakuid.packets import MAX_FETCHED_IDS, IdPacketCode, Order, What
-from mailserver.wakuid.questions import Fetch, FetchItems, Items, Open, Query, Question
+from mailserver.wakuid.questions import Fetch, FetchItems, Items, Open, Query, Question, decode_question
 from tests.history.answered import Client
 from tests.history.desk import KEY, Time, requester_of
 from tests.mailservers import (
@@ -44,6 +44,7 @@ from tests.mailservers import (
 from tests.store.samples import EVER
 
 ALL = Query(2, DEFAULT_NETWORK_TOPIC, *EVER)
+FETCH_ONE = Fetch(3, DEFAULT_NETWORK_TOPIC, [Muid(b"m" * 33)])
 
 
 @dataclass
@@ -370,6 +371,45 @@ async def test_question_that_is_refused_counts_as_a_request(booth: Booth) -> Non
 
     reasons = [answer.rejection for answer in answers if isinstance(answer, Refused)]
     assert reasons == [Rejection.NO_ACCESS] * 5 + [Rejection.RATE_LIMITED] * 2
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[IdPacketCode]:
+    """The questions that were decoded."""
+    codes: list[IdPacketCode] = []
+
+    def noting(code: IdPacketCode, payload: bytes) -> Question:
+        codes.append(code)
+        return decode_question(code, payload)
+
+    monkeypatch.setattr(id_conversation, "decode_question", noting)
+    return codes
+
+
+async def test_question_of_somebody_without_access_is_not_decoded(booth: Booth, decoded: list[IdPacketCode]) -> None:
+    for question in (ALL, FETCH_ONE):
+        (answer,) = await booth.answer(question)
+        assert isinstance(answer, Refused)
+        assert (answer.request_id, answer.rejection) == (question.request_id, Rejection.NO_ACCESS)
+
+    assert decoded == []
+
+
+async def test_question_of_somebody_who_may_ask_nothing_now_is_not_decoded(
+    booth: Booth, decoded: list[IdPacketCode]
+) -> None:
+    requester = requester_of(RequestLimits(requests_per_minute=1))
+    await booth.open(requester)
+    for _ in range(4):
+        await booth.answer(FETCH_ONE, requester)
+    decoded.clear()
+
+    for question in (ALL, FETCH_ONE, Open(1)):
+        (answer,) = await booth.answer(question, requester)
+        assert isinstance(answer, Refused)
+        assert answer.rejection is Rejection.RATE_LIMITED
+
+    assert decoded == []
 
 
 async def test_page_that_follows_a_cursor_is_no_new_request(booth: Booth) -> None:

@@ -242,7 +242,6 @@ GARBAGE = [
     b"\xc1" * 1000,
     b"\xbf" + b"\xff" * 8,
     rlp.encode([b""] * 5),
-    rlp.encode([CLEAR_ID] * 6),
     rlp.encode([CLEAR_ID[:31]] * 7),
     b"\xf9\x0b\xb8" + b"\x80" * 3000,
     bytes(MAX_REQUEST_BYTES + 1),
@@ -254,6 +253,12 @@ async def test_garbage_is_told_so_under_the_hash_of_the_packet(desk: Desk, paylo
     expected = Failure(RequestId(keccak256(payload)), Rejection.MALFORMED.value)
 
     assert await desk.answer(payload) == expected
+
+
+async def test_garbage_that_begins_with_an_id_is_told_so_under_it(desk: Desk) -> None:
+    expected = Failure(RequestId(CLEAR_ID), Rejection.MALFORMED.value)
+
+    assert await desk.answer(rlp.encode([CLEAR_ID] * 6)) == expected
 
 
 async def test_every_truncation_of_each_form_is_answered(desk: Desk) -> None:

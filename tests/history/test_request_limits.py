@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from mailserver.errors import ConnectionLost
+from mailserver.history import delivery as delivery_module
 from mailserver.history import requests as requests_module
 from mailserver.limits.admission import EMPTY_ALLOWLIST, Allowlist
 from mailserver.limits.request_quotas import (
@@ -20,7 +21,7 @@ from mailserver.limits.request_quotas import (
     RequestLimits,
 )
 from mailserver.mail.completion import Completion, Failure
-from mailserver.mail.request import RequestId
+from mailserver.mail.request import ClearRequest, RequestId, SealedRequest, decode_request
 from mailserver.waku.envelope import decode_envelopes
 from tests.history.answered import Client
 from tests.history.desk import CLEAR_ID, SETTINGS, Desk, Time, clear_request, come_back_in, request_id, requester_of
@@ -132,6 +133,32 @@ async def test_junk_counts_as_requests(desk: Desk, junk: str) -> None:
     assert come_back_in(10) not in messages[:BURST]
     assert messages[BURST:] == [come_back_in(10)]
     assert await desk.answer(honest.raw, requester) == Failure(request_id(honest), come_back_in(10))
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The requests that were decoded."""
+    payloads: list[bytes] = []
+
+    def noting(payload: bytes) -> SealedRequest | ClearRequest:
+        payloads.append(payload)
+        return decode_request(payload)
+
+    monkeypatch.setattr(delivery_module, "decode_request", noting)
+    return payloads
+
+
+@pytest.mark.usefixtures("time")
+async def test_request_of_somebody_who_may_ask_nothing_now_is_not_decoded(desk: Desk, decoded: list[bytes]) -> None:
+    requester = requester_of(SIX_A_MINUTE)
+    for _ in range(BURST):
+        await desk.answer(clear_request(), requester)
+    decoded.clear()
+    sealed = sealed_request(deployed_fields())
+
+    assert await desk.answer(clear_request(), requester) == Failure(RequestId(CLEAR_ID), come_back_in(10))
+    assert await desk.answer(sealed.raw, requester) == Failure(request_id(sealed), come_back_in(10))
+    assert decoded == []
 
 
 ONE_A_SECOND = RequestLimits(envelopes_per_minute=60)

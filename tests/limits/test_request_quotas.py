@@ -192,6 +192,42 @@ def test_peer_that_is_refused_can_still_follow_its_cursor() -> None:
     assert admitted(requester, 1.0, cursor_of(1), most=MAX_FOLLOWS) == MAX_FOLLOWS
 
 
+def looked_at(requester: Requester, now: float, *, may_follow: bool) -> int:
+    """How many requests are looked at before they are decoded, if none of them follows a cursor."""
+    waits = (requester.wait(now, may_follow=may_follow) for _ in range(1000))
+    return next((count for count, wait in enumerate(waits) if wait), 1000)
+
+
+def test_nothing_is_looked_at_of_a_peer_that_has_used_up_its_requests() -> None:
+    requester = request_limiter(RequestLimits(requests_per_minute=60)).requester(PHONES, ALICE)
+    assert looked_at(requester, 0.0, may_follow=True) == 1000  # looking takes nothing
+    admitted(requester, 0.0)
+
+    assert requester.wait(0.0, may_follow=True) == requester.wait(0.0, may_follow=False) == 1.0
+    assert requester.wait(1.0, may_follow=False) == 0.0
+
+
+def test_some_requests_are_looked_at_that_may_follow_a_cursor() -> None:
+    requester = request_limiter(RequestLimits(requests_per_minute=1)).requester(PHONES, ALICE)
+    admitted(requester, 0.0)
+    for number in range(MAX_CURSORS + 1):
+        deliver(requester, 1, cursor_of(number), 0.0)
+        if not number:
+            assert looked_at(requester, 0.0, may_follow=False) == 0
+            assert looked_at(requester, 0.0, may_follow=True) == MAX_FOLLOWS
+    deliver(requester, 1, cursor_of(0), 0.0)
+
+    assert looked_at(requester, 0.0, may_follow=True) == MAX_FOLLOWS * MAX_CURSORS
+
+
+def test_nothing_is_looked_at_of_a_peer_that_has_had_too_many_envelopes() -> None:
+    requester = request_limiter(RequestLimits(envelopes_per_minute=60)).requester(PHONES, ALICE)
+    deliver(requester, 60 * ENVELOPE_BURST_MINUTES, cursor_of(1), 0.0)
+
+    assert looked_at(requester, 0.0, may_follow=True) == 0
+    assert looked_at(requester, 1.0, may_follow=True) == 1000
+
+
 def test_only_the_last_cursors_are_remembered() -> None:
     requester = request_limiter(RequestLimits(requests_per_minute=1)).requester(PHONES, ALICE)
     for number in range(MAX_CURSORS + 1):

@@ -138,6 +138,7 @@ async def test_answers_and_unknown_packets_that_nobody_asked_for_are_passed_over
 
 
 async def test_question_that_does_not_decode_is_refused_by_its_number(raw: RawPeer) -> None:
+    await open_access(raw)
     raw.write(raw.packet(PACKET_CODE_COUNT + IdPacketCode.QUERY, b"\xc2\x07\xc0"))
     raw.write(raw.packet(PACKET_CODE_COUNT + IdPacketCode.QUERY, b"no list"))
     raw.write(raw.packet(PACKET_CODE_COUNT + IdPacketCode.FETCH, bytes(MAX_QUESTION_BYTES + 1)))
