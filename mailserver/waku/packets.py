@@ -2,9 +2,9 @@
 
 import math
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from mailserver.codec import rlp
 from mailserver.errors import DecodeError
@@ -16,6 +16,10 @@ MAX_TOPIC_INTEREST = 10_000
 
 MAX_UNPACKED_TOPICS = 256
 """If a peer has more topics, they are kept packed. Unpacked, 10,000 topics of each of 500 peers would take 450 MB."""
+
+MAX_STATUS_OPTIONS = 64
+"""Most options in a Status or a Status Update. 7 are known, each once; the rest are for later specifications, whose
+options are ignored. 20 kB of tiny ones would take longer to look at than 10,000 topics."""
 
 MAX_PACKET_BYTES = 1024 * 1024
 """The longest payload that we send: deployed clients disconnect if it is longer."""
@@ -129,36 +133,33 @@ class StatusOptions:
         """Decode the payload of Status or Status Update; unknown keys are ignored, of a repeated one the last counts.
 
         Raises:
-            DecodeError: not a list of pairs, or the value of a known key is invalid.
+            DecodeError: not a list of pairs, more than MAX_STATUS_OPTIONS, or the value of a known key is invalid.
         """
-        options = cls()
+        _check_count(payload)
+        values: dict[str, Any] = {}
         for item in rlp.decode_list(payload):
             pair = rlp.as_list(item)
             if len(pair) < 2:
                 raise DecodeError("status option is not a pair", got=len(pair), limit=2)
-            key = rlp.as_bytes(pair[0])
+            key, value = rlp.as_bytes(pair[0]), pair[1]
             if len(key) > 1 or key == b"\x00":  # no known key is so long, or has a leading zero
                 continue
-            options = options._with(int.from_bytes(key, "big"), pair[1])
-        return options
-
-    def _with(self, key: int, value: rlp.Item) -> "StatusOptions":
-        match key:
-            case StatusKey.POW_REQUIREMENT:
-                return replace(self, pow_requirement=_decode_pow(value))
-            case StatusKey.BLOOM_FILTER:
-                return replace(self, bloom=check_bloom(rlp.as_bytes(value)))
-            case StatusKey.LIGHT_NODE:
-                return replace(self, light_node=_decode_bool(value))
-            case StatusKey.CONFIRMATIONS:
-                return replace(self, confirmations=_decode_bool(value))
-            case StatusKey.PACKET_RATE_LIMITS:
-                return replace(self, packet_rate_limits=_decode_limits(value))
-            case StatusKey.TOPIC_INTEREST:
-                return replace(self, topic_interest=_decode_interest(value))
-            case StatusKey.BYTE_RATE_LIMITS:
-                return replace(self, byte_rate_limits=_decode_limits(value))
-        return self
+            match int.from_bytes(key, "big"):
+                case StatusKey.POW_REQUIREMENT:
+                    values["pow_requirement"] = _decode_pow(value)
+                case StatusKey.BLOOM_FILTER:
+                    values["bloom"] = check_bloom(rlp.as_bytes(value))
+                case StatusKey.LIGHT_NODE:
+                    values["light_node"] = _decode_bool(value)
+                case StatusKey.CONFIRMATIONS:
+                    values["confirmations"] = _decode_bool(value)
+                case StatusKey.PACKET_RATE_LIMITS:
+                    values["packet_rate_limits"] = _decode_limits(value)
+                case StatusKey.TOPIC_INTEREST:
+                    values["topic_interest"] = _decode_interest(value)
+                case StatusKey.BYTE_RATE_LIMITS:
+                    values["byte_rate_limits"] = _decode_limits(value)
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +279,17 @@ def _decode_error(item: rlp.Item) -> EnvelopeError:
         EnvelopeErrorCode.TIME_SYNC if code == _DEPLOYED_TIME_SYNC else code,
         rlp.as_bytes(fields[2]).decode("utf-8", "replace"),
     )
+
+
+def _check_count(payload: bytes) -> None:
+    """Check how many options there are, before any of them is read."""
+    _, at, end = rlp.header(payload, 0, len(payload))
+    count = 0
+    while at < end:
+        count += 1
+        if count > MAX_STATUS_OPTIONS:
+            raise DecodeError("status has too many options", limit=MAX_STATUS_OPTIONS)
+        at = rlp.header(payload, at, end)[2]
 
 
 def _decode_pow(value: rlp.Item) -> float:

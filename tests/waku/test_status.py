@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mailserver.errors import DecodeError
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, bloom_of
 from mailserver.waku.envelope import Topic
-from mailserver.waku.packets import PacketCode, RateLimits, StatusOptions
+from mailserver.waku.packets import MAX_STATUS_OPTIONS, PacketCode, RateLimits, StatusOptions
 from tests.properties import settings
 from tests.waku.packets import NEWS, PACKETS, RECORDED_STATUSES, SESSIONS, SPORT, WAKU_OFFSET, minimal, u64
 
@@ -144,6 +144,15 @@ def test_bloom_of_64_bytes_is_taken(bloom: bytes) -> None:
 
 def test_empty_bloom_field_stands_for_the_full_bloom() -> None:
     assert options_of(1, b"").bloom == FULL_BLOOM
+
+
+def test_options_that_are_not_known_are_let_pass_up_to_a_bound() -> None:
+    light = [b"\x02", b"\x01"]
+    others = [[minimal(key), b""] for key in range(7, 7 + MAX_STATUS_OPTIONS)]
+
+    assert StatusOptions.decode(status(*others[1:], light)) == StatusOptions(light_node=True)
+    with pytest.raises(DecodeError, match="too many options"):
+        StatusOptions.decode(status(*others, light))
 
 
 @pytest.mark.parametrize(("value", "meaning"), [(b"", False), (b"\x01", True)])
