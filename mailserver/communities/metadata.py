@@ -68,7 +68,7 @@ class MetadataForm:
         return b"".join(parts)
 
     def decode(self, data: bytes) -> tuple[TimeRange, tuple[str, ...]]:
-        """Read it: the range, and the content topics.
+        """Read it: the range, and the content topics, each once: several chats of status-go may have the same.
 
         Raises:
             DecodeError: not protobuf, a later version, a range that is empty or not in whole seconds, a topic that the
@@ -114,7 +114,8 @@ class MetadataForm:
         head, tail = fields.read(data[:at], _METADATA), known.get(data[at:])
         if tail is None:
             read = fields.read(data[at:], _METADATA)
-            tail = known[data[at:]] = _Tail(read, tuple(map(self.decode_topic, read.all_data("content_topic"))))
+            topics = map(self.decode_topic, read.all_data("content_topic"))
+            tail = known[data[at:]] = _Tail(read, tuple(dict.fromkeys(topics)))
         check_version(head)
         check_version(tail.read)
         lower, upper = self._second(_last("from", head, tail.read)), self._second(_last("to", head, tail.read))

@@ -67,6 +67,16 @@ def test_index_is_the_same_in_whatever_order_its_entries_come(form: Format) -> N
 
 
 @both
+def test_topic_that_is_listed_twice_counts_once(form: Format) -> None:
+    first, second = community(channels=2).content_topics
+    (entry,) = entries(form, 1, (second, first, second))
+
+    (found,) = decode_index(encode_index(form, [entry])).entries
+
+    assert found.content_topics == (second, first)
+
+
+@both
 def test_channels_may_change_between_archives(form: Format) -> None:
     before, after = community(1).content_topics, community(2, channels=5).content_topics
     listed = entries(form, 3, before)[:2] + entries(form, 3, after)[2:]
