@@ -21,7 +21,7 @@ from mailserver.community.member.joined import Joined, MemberFolder, MembershipE
 from mailserver.community.member.mailserver import FAILURES, Mailserver
 from mailserver.community.member.records import HistoryMessage
 from mailserver.errors import DecodeError, StoreError
-from mailserver.ids.envelopes import message_of, topic_of
+from mailserver.ids.envelopes import message_of
 from mailserver.ids.muid import NoId
 from mailserver.mail.request import MAX_REQUEST_TOPICS
 from mailserver.torrents.client import TorrentProcess
@@ -159,14 +159,9 @@ class Member:
 
     async def _topics(self) -> frozenset[Topic]:
         """What to ask mailservers for: the channels that were named, and those that archives list."""
-        topics = {self._special.topic, *self._joined.topics}
-        for archive in reversed((await self._history.known()).archives):
-            for content_topic in archive.entry.content_topics:
-                with contextlib.suppress(DecodeError):  # a topic of v2 has no envelopes
-                    topics.add(topic_of(content_topic))
-            if len(topics) >= MAX_REQUEST_TOPICS:
-                break
-        return frozenset(sorted(topics, key=lambda topic: topic != self._special.topic)[:MAX_REQUEST_TOPICS])
+        listed = await self._history.listed_topics(MAX_REQUEST_TOPICS)
+        topics = dict.fromkeys([self._special.topic, *self._joined.topics, *listed])
+        return frozenset([*topics][:MAX_REQUEST_TOPICS])
 
     def _mailservers(self, topics: frozenset[Topic]) -> list[Mailserver]:
         settings = self._settings

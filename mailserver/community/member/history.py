@@ -31,6 +31,7 @@ from mailserver.community.member.replacing import (
     replace_range,
     replace_whole,
 )
+from mailserver.ids.envelopes import BEFORE_TOPIC, BEHIND_TOPIC, topic_of
 from mailserver.store.sqlite.connections import transaction
 from mailserver.store.sqlite.worker import Worker
 from mailserver.waku.envelope import Topic
@@ -60,6 +61,21 @@ _CORRECT = """
         AND (?1, json_array(?2, ?3, ?4, ?5, ?6)) NOT IN (SELECT content, said FROM refused_archives)
 """
 """An archive was refused because of what another index said of it, perhaps. The same is not tried twice."""
+
+_FORGET = """
+    DELETE FROM archives
+    WHERE NOT is_listed AND downloaded_at IS NULL AND imported_at IS NULL AND refused IS NULL
+        AND content NOT IN (SELECT content FROM refused_archives)
+"""
+"""What was only ever listed. Each index of a control node may list 20,000 that nobody has."""
+
+_LISTED_TOPICS = """
+    SELECT value FROM archives, json_each(topics) WHERE is_listed AND value GLOB ?
+    GROUP BY value ORDER BY max(upper) DESC, value LIMIT ?
+"""
+
+_OF_ENVELOPES = f"{BEFORE_TOPIC.decode()}{'[0-9a-f]' * 8}{BEHIND_TOPIC.decode()}"
+"""The content topics that `topic_of` takes."""
 
 _MESSAGES = """
     SELECT timestamp, hash, name, payload, signer, meta, version FROM messages JOIN topics ON number = topic
@@ -126,7 +142,8 @@ class History:
         return await self._write(note)
 
     async def list_archives(self, listed: Sequence[ListedArchive]) -> None:
-        """Remember what an index lists. What it does not list is kept, and not listed any more."""
+        """Remember what an index lists. What it does not list is kept if it was downloaded or refused, and not listed
+        any more."""
 
         def put(connection: sqlite3.Connection) -> None:
             with transaction(connection):
@@ -139,6 +156,7 @@ class History:
                         (content, form, entry.id, *entry.time_range, topics, entry.offset, entry.size, entry.padding),
                     )
                     connection.execute(_CORRECT, (content, *said))
+                connection.execute(_FORGET)
 
         await self._write(put)
 
@@ -190,6 +208,18 @@ class History:
     async def known(self) -> Known:
         """What is known of archives and links."""
         return await self._write(_read_known)
+
+    async def listed_topics(self, most: int) -> list[Topic]:
+        """The topics of the archives that the last index lists, those of the newest ranges first.
+
+        Args:
+            most: how many at most.
+        """
+
+        def read(connection: sqlite3.Connection) -> list[Topic]:
+            return [topic_of(name) for (name,) in connection.execute(_LISTED_TOPICS, (_OF_ENVELOPES, most))]
+
+        return await self._write(read)
 
     async def _set_each(self, statement: str, rows: Collection[tuple[Any, ...]]) -> None:
         def put(connection: sqlite3.Connection) -> None:

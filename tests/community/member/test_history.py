@@ -23,6 +23,7 @@ from mailserver.community.member.records import Content, HistoryMessage, State
 from mailserver.community.member.replacing import ArchiveRefused, DownloadLost
 from mailserver.community.member.schema import APPLICATION_ID, HISTORY_FILE, MIGRATIONS, SCHEMA_VERSION
 from mailserver.errors import StoreError
+from mailserver.ids.envelopes import topic_of
 from tests.community.member.worlds import (
     NOW,
     OTHER_TOPIC,
@@ -131,6 +132,45 @@ async def test_archive_that_cannot_be_used_is_refused_and_the_others_are_importe
         content("good"): State.IMPORTED,
         content("bad"): State.REFUSED,
     }
+
+
+async def test_archive_that_was_only_listed_is_forgotten_with_its_index(history: History, path: Path) -> None:
+    await import_week(history, 5, {"imported": [message(5 * WEEK_S)]}, also=["downloaded", "refused", "missing"])
+    await history.note_downloaded([content("downloaded")], NOW)
+    await history.refuse(content("refused"), "it does not decode")
+
+    await history.list_archives([listed("new", 6)])
+
+    found = {archive.content: archive.is_listed for archive in read_overview(path).archives}
+    kept = {content(name): False for name in ("imported", "downloaded", "refused")}
+    assert found == {**kept, content("new"): True}
+
+
+async def test_archive_that_was_refused_before_is_not_forgotten(history: History, path: Path) -> None:
+    await history.list_archives([listed("a", 5)])
+    await history.refuse(content("a"), "it is of another range than the index says")
+    await history.list_archives([listed("a", 6)])
+
+    await history.list_archives([])
+    await history.list_archives([listed("a", 5)])
+
+    (archive,) = read_overview(path).archives
+    assert (archive.time_range, archive.state) == (week(6), State.MISSING)
+
+
+async def test_topics_are_those_that_the_last_index_lists_the_newest_first(history: History) -> None:
+    old, other = "/waku/1/0x00000007/rfc26", "/waku/1/0x00000008/rfc26"
+    await import_week(history, 4, {"gone": [message(4 * WEEK_S)]})
+    await history.list_archives(
+        [
+            listed("a", 5, (old, TOPIC)),
+            listed("b", 7, (other, "/app/2/chat/proto", "/waku/1/0x0000000X/rfc26")),
+            listed("c", 6, (old, TOPIC)),
+        ]
+    )
+
+    assert await history.listed_topics(10) == [topic_of(name) for name in (other, TOPIC, old)]
+    assert await history.listed_topics(2) == [topic_of(name) for name in (other, TOPIC)]
 
 
 async def test_refused_archive_has_another_chance_when_another_index_says_something_else(
