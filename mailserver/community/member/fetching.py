@@ -225,16 +225,17 @@ class Fetcher:
         return index
 
     async def _list(self, info: TorrentInfo, index: HistoryIndex) -> None:
-        await self._history.list_archives(
-            [
+        def listed() -> list[ListedArchive]:
+            return [
                 ListedArchive(content_of(info.hashes_of(entry.pieces)), index.format_name, entry)
                 for entry in index.entries
             ]
-        )
+
+        await self._history.list_archives(await asyncio.to_thread(listed))
 
     async def _fetch_missing(self, info: TorrentInfo, link: MagnetLink, on_progress: OnProgress) -> Fetched:
         archives = (await self._history.known()).archives
-        to_fetch = missing(wanted(archives, self._choice))
+        to_fetch = await asyncio.to_thread(lambda: missing(wanted(archives, self._choice)))
         total, done = sum(len(archive.entry.pieces) for archive in to_fetch), 0
         fetched = await self._import()  # what is left of an attempt before
         for batch in _batches(to_fetch):
@@ -263,7 +264,7 @@ class Fetcher:
         known = {archive.content: archive for archive in archives}
         loader = Loader(self._downloads, known, self._network_topic)
         fetched = Fetched()
-        for time_range, downloaded in downloaded_ranges(archives).items():
+        for time_range, downloaded in (await asyncio.to_thread(downloaded_ranges, archives)).items():
             contents = [archive.content for archive in downloaded]
             done = await self._history.replace(time_range, contents, loader.load, int(self._wall_clock()))
             self._report(done.refused)
