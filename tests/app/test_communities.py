@@ -69,9 +69,11 @@ async def test_with_a_store_in_a_database_envelopes_of_all_its_mailservers_are_h
         await of_another.put([stored(sealed(int(time.time()), number)) for number in range(3)])
         await until(folder.announced.exists)
         (owned,) = serving.owners.communities.values()
-        await until(lambda: owned.holdings.progress.arrival >= 4)  # these, and the link
+        holdings = owned.holdings
+        assert holdings is not None
+        await until(lambda: holdings.progress.arrival >= 4)  # these, and the link
 
-        assert await owned.holdings.count() == 3
+        assert await holdings.count() == 3
         assert serving.owners.problems == []
         links = Query(0, 2**32 - 1, Interest(topics=frozenset({special_channel(folder.id).topic})))
         assert (await of_another.find(links, 10)).left == 1

@@ -1,7 +1,8 @@
 """The owner's half of `community serve`: each community of ours is followed, published, announced, and tidied up.
 
-Every few seconds it looks at the folders: commands and the job change them. What goes wrong with one community is
-logged when it is new, is among the `problems`, and is tried again at the next look; the others go on.
+Every few seconds it looks at the folders: commands and the job change them. What goes wrong with one community, or with
+its holdings alone, is logged when it is new, is among the `problems`, and is tried again at the next look; the others
+go on.
 """
 
 import asyncio
@@ -64,17 +65,18 @@ class OwnerSettings:
 class OwnedCommunity:
     """One community of ours while the service runs.
 
-    `record`: as it was read last. `announced`: what was announced last. `problem`: what is wrong; "" if nothing is.
+    `holdings`: None while they cannot be used: what is published is not concerned. `record`: as it was read last.
+    `announced`: what was announced last. `not_served`, `not_held`: what is wrong with what is published, and with the
+    holdings; "" if nothing is.
     """
 
-    def __init__(
-        self, folder: CommunityFolder, holdings: Holdings, torrents: TorrentProcess, announcer: Announcer
-    ) -> None:
+    def __init__(self, folder: CommunityFolder, torrents: TorrentProcess, announcer: Announcer) -> None:
         self.folder = folder
-        self.holdings = holdings
+        self.holdings: Holdings | None = None
         self.record: Community | None = None
         self.announced: Announced | None = None
-        self.problem = ""
+        self.not_served = ""
+        self.not_held = ""
         self.publisher = Publisher(folder, torrents)
         self._announcer = announcer
         self._key: PrivateKey | None = None
@@ -86,6 +88,11 @@ class OwnedCommunity:
     def is_on(self) -> bool:
         """Whether it is switched on, as far as is known."""
         return self.record is not None and self.record.is_enabled
+
+    @property
+    def problem(self) -> str:
+        """What is wrong; "" if nothing is."""
+        return self.not_served or self.not_held
 
     async def look(self, now: float, settings: OwnerSettings) -> None:
         """Do what is due.
@@ -173,12 +180,12 @@ class OwnedCommunity:
         A week without messages has no archive in the format of status-go, so there only those count of which an
         envelope is held.
         """
-        entries = self.publisher.entries
+        entries, holdings = self.publisher.entries, self.holdings
         ended = ended_ranges(max((each.time_range.upper for each in entries), default=record.registered), now)
-        if record.format_name == SPEC:
+        if record.format_name == SPEC or holdings is None:
             return len(ended)
         try:
-            return sum([await self.holdings.holds_any(each) for each in ended])
+            return sum([await holdings.holds_any(each) for each in ended])
         except StoreError:  # `look` says so
             return len(ended)
 
@@ -203,8 +210,8 @@ class OwnedCommunity:
 
     async def _remove_holdings(self, record: Community, now: float) -> None:
         """Remove what is old, in an archive, and distributed: seeded now, and its link was posted."""
-        info, announced = self.publisher.seeded, self.announced
-        if info is None or announced is None or announced.info_hash != info.info_hash:
+        info, announced, holdings = self.publisher.seeded, self.announced, self.holdings
+        if info is None or announced is None or announced.info_hash != info.info_hash or holdings is None:
             return
         keys = await asyncio.to_thread(self._published_keys, info.data_bytes)
 
@@ -212,7 +219,7 @@ class OwnedCommunity:
             of_channel = (each for each in record.channels if each.topic == topic)
             return key in keys or not any(each.holds_at(created) for each in of_channel)
 
-        removed = await self.holdings.remove(int(now - KEPT_S), is_removable)
+        removed = await holdings.remove(int(now - KEPT_S), is_removable)
         if removed:
             log.info("holdings removed community=%s envelopes=%d", self.folder.path.name, removed)
 
@@ -273,7 +280,7 @@ class OwnerService:
         now = self._wall_clock()
         problem = await _problem_of(self._find())
         for each in self.communities.values():
-            each.problem = _changed(each.problem, await _problem_of(each.look(now, self._settings)), each.folder)
+            each.not_served = _changed(each.not_served, await _problem_of(each.look(now, self._settings)), each.folder)
         self.problem = _changed(self.problem, problem or await _problem_of(self._follow()))
 
     async def close(self) -> None:
@@ -284,43 +291,75 @@ class OwnerService:
         """Take up communities that are new."""
         for folder in await asyncio.to_thread(lambda: [*owned(self._folder)]):
             if folder.path not in self.communities:
-                holdings = await self._open.enter_async_context(open_holdings(folder.holdings))
-                self.communities[folder.path] = OwnedCommunity(folder, holdings, self._torrents, self._announcer)
+                each = OwnedCommunity(folder, self._torrents, self._announcer)
+                await self._hold(each, self._open_holdings(each))
+                self.communities[folder.path] = each
                 log.info("community served community=%s", folder.path.name)
 
+    async def _open_holdings(self, each: OwnedCommunity) -> None:
+        each.holdings = await self._open.enter_async_context(open_holdings(each.folder.holdings))
+
+    async def _hold(self, each: OwnedCommunity, work: Awaitable[object]) -> bool:
+        """Do something with the holdings of a community; whether that has failed."""
+        problem = await _problem_of(work)
+        if problem:
+            each.not_held = _changed(each.not_held, problem, each.folder)
+        return bool(problem)
+
     async def _follow(self) -> None:
-        """Put what has arrived in the store into the holdings of all communities that are on."""
-        while True:
-            followed = [each for each in self.communities.values() if each.is_on]
-            if not followed:
-                return
-            identity = followed[0].holdings.progress.identity
-            of_store = [each for each in followed if each.holdings.progress.identity == identity]
-            behind = min(each.holdings.progress.arrival for each in of_store)
-            try:
-                arrived = await self._arrivals.after(behind, STEP_ENVELOPES, of=identity)
-            except OtherStore as error:
-                for each in of_store:
-                    log.info("holdings follow a new store community=%s", each.folder.path.name)
-                    await each.holdings.begin_anew(error.identity)
-                continue
-            for each in followed:
-                if each not in of_store:  # of the store that was there before
-                    await each.holdings.begin_anew(identity)
-            envelopes, damaged = await asyncio.to_thread(arrived.decode)
-            if damaged:
-                log.warning("damaged envelopes are not held envelopes=%d", damaged)
-            if arrived.end == behind and len(of_store) == len(followed):
-                return
-            now = int(self._wall_clock())
-            for each in of_store:
-                if each.holdings.progress.arrival < arrived.end:
-                    assert each.record is not None, "it is on"
-                    of_it = await asyncio.to_thread(_messages_of, each.record, envelopes)
-                    await each.holdings.take(of_it, arrived.end, each.record.topics, now)
+        """Put what has arrived in the store into the holdings of all communities that are on.
+
+        Holdings that fail are left alone until the next look. The others do not wait for them.
+        """
+        failed = {
+            each
+            for each in self.communities.values()
+            if each.holdings is None and await self._hold(each, self._open_holdings(each))
+        }
+        while await self._follow_step(failed):
+            pass
+        for each in self.communities.values():
+            if each not in failed:
+                each.not_held = ""
+
+    async def _follow_step(self, failed: set[OwnedCommunity]) -> bool:
+        """Read the store once, from where the last of them is; return whether there may be more."""
+        followed = {
+            each: each.holdings
+            for each in self.communities.values()
+            if each.is_on and each.holdings is not None and each not in failed
+        }
+        if not followed:
+            return False
+        identity = next(iter(followed.values())).progress.identity
+        of_store = {each: held for each, held in followed.items() if held.progress.identity == identity}
+        behind = min(held.progress.arrival for held in of_store.values())
+        try:
+            arrived = await self._arrivals.after(behind, STEP_ENVELOPES, of=identity)
+        except OtherStore as error:
+            for each, held in of_store.items():
+                log.info("holdings follow a new store community=%s", each.folder.path.name)
+                if await self._hold(each, held.begin_anew(error.identity)):
+                    failed.add(each)
+            return True
+        for each, held in followed.items():
+            # Those not `of_store` are of the store that was there before.
+            if each not in of_store and await self._hold(each, held.begin_anew(identity)):
+                failed.add(each)
+        envelopes, damaged = await asyncio.to_thread(arrived.decode)
+        if damaged:
+            log.warning("damaged envelopes are not held envelopes=%d", damaged)
+        now = int(self._wall_clock())
+        for each, held in of_store.items():
+            if held.progress.arrival < arrived.end:
+                assert each.record is not None, "it is on"
+                of_it = await asyncio.to_thread(_messages_of, each.record, envelopes)
+                if await self._hold(each, held.take(of_it, arrived.end, each.record.topics, now)):
+                    failed.add(each)
+        return arrived.end > behind or len(of_store) < len(followed)
 
 
-async def _problem_of(work: Awaitable[None]) -> str:
+async def _problem_of(work: Awaitable[object]) -> str:
     """Why something could not be done; "" if it could."""
     try:
         await work

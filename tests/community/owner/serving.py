@@ -12,7 +12,7 @@ from mailserver.communities.links import MagnetLink, open_link
 from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.owner.appending import append, read_made
 from mailserver.community.owner.folders import CommunityFolder
-from mailserver.community.owner.service import OwnerService, OwnerSettings
+from mailserver.community.owner.service import OwnedCommunity, OwnerService, OwnerSettings
 from mailserver.feed_socket.client import FeedClient
 from mailserver.torrents import magnet
 from mailserver.torrents.client import TorrentProcess
@@ -66,6 +66,12 @@ def make_week(folder: CommunityFolder, number: int, *envelopes: Envelope) -> Non
     community = folder.read()
     made = read_made(folder, community.format)
     append(folder, community.format, made, archives_of(community, number, *envelopes))
+
+
+async def held_by(owned: OwnedCommunity) -> int:
+    """How many envelopes a community holds."""
+    assert owned.holdings is not None
+    return await owned.holdings.count()
 
 
 def info_hash_of(link: MagnetLink) -> bytes:

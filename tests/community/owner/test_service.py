@@ -1,7 +1,9 @@
 """The owner's service, on a real store and feed socket, with real torrents on loopback. The clock is the test's."""
 
 import asyncio
+import contextlib
 import logging
+import sqlite3
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +39,7 @@ from tests.community.owner.samples import (
     week,
 )
 from tests.community.owner.samples import OWNER as COMMUNITY_KEY
-from tests.community.owner.serving import communities_of, info_hash_of, make_week, serving
+from tests.community.owner.serving import communities_of, held_by, info_hash_of, make_week, serving
 from tests.feed_socket.worlds import World, running_world
 from tests.mailservers import Clock, stored
 from tests.store.engines import EACH_ENGINE, ENGINES
@@ -182,12 +184,12 @@ async def test_holdings_follow_the_store_and_go_when_old_archived_and_distribute
     async with serving(world, clock) as serve:
         await serve.owners.look()
         (owned,) = serve.owners.communities.values()
-        assert await owned.holdings.count() == 3
+        assert await held_by(owned) == 3
 
         # Old, but not archived; then archived, but the daemon takes no link; then all three.
         clock.now = week(0).lower + 31 * DAY_S
         await serve.owners.look()
-        assert await owned.holdings.count() == 3
+        assert await held_by(owned) == 3
         make_week(folder, 0, archived)
         make_week(folder, 1, young)
         await world.stop()
@@ -195,17 +197,17 @@ async def test_holdings_follow_the_store_and_go_when_old_archived_and_distribute
         await serve.owners.look()
         assert "no link is announced" in serve.owners.problems[0]
         assert len(await serve.seeded()) == 1
-        assert await owned.holdings.count() == 3
+        assert await held_by(owned) == 3
         await world.start()
         await until(lambda: serve.feed.terms is not None)
         await serve.until_announced(folder, 1)
 
         assert serve.owners.problems == []
-        assert await owned.holdings.count() == 2
+        assert await held_by(owned) == 2
         late = sealed(week(1).lower + 5, 77, KITCHEN)
         await world.store.put([stored(late)])
         await serve.owners.look()
-        assert await owned.holdings.count() == 3
+        assert await held_by(owned) == 3
 
 
 async def test_holdings_of_a_channel_that_does_not_hold_any_more_go_too(
@@ -218,13 +220,13 @@ async def test_holdings_of_a_channel_that_does_not_hold_any_more_go_too(
         await serve.until_announced(folder, 1)
         (owned,) = serve.owners.communities.values()
         await serve.owners.look()
-        assert await owned.holdings.count() == 1
+        assert await held_by(owned) == 1
 
         folder.change(lambda community: community.without_channel(channel(KITCHEN).name, at=week(0).lower))
         clock.now += HOUR_S
         await serve.owners.look()
 
-        assert await owned.holdings.count() == 0
+        assert await held_by(owned) == 0
 
 
 async def test_what_is_wrong_with_one_community_is_told_once_and_the_others_go_on(
@@ -245,6 +247,51 @@ async def test_what_is_wrong_with_one_community_is_told_once_and_the_others_go_o
         make_week(folder, 0)
         await serve.until_announced(folder, 1)
         assert serve.owners.problems == []
+
+
+async def test_holdings_that_cannot_be_used_hold_up_nothing_else(
+    world: World, clock: Clock, folder: CommunityFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = made_in(communities_of(world), garden(GARDEN), OTHER_OWNER)
+    make_week(folder, 0)
+    folder.holdings.write_bytes(b"not a database, " * 300)
+    await world.store.put([stored(sealed(week(0).lower, 1))])
+    caplog.set_level(logging.ERROR)
+    async with serving(world, clock) as serve:
+        await serve.until_announced(folder, 1)
+        await serve.owners.look()
+
+        assert [str(folder.holdings) in problem for problem in serve.owners.problems] == [True]
+        assert len([record for record in caplog.records if "not served" in record.message]) == 1
+        assert await held_by(serve.owners.communities[other.path]) == 1
+
+        folder.holdings.unlink()
+        await serve.owners.look()
+
+        assert serve.owners.problems == []
+        assert await held_by(serve.owners.communities[folder.path]) == 1
+
+
+async def test_holdings_that_cannot_be_written_hold_up_nothing_else(
+    world: World, clock: Clock, folder: CommunityFolder
+) -> None:
+    other = made_in(communities_of(world), garden(GARDEN), OTHER_OWNER)
+    async with serving(world, clock) as serve:
+        await serve.owners.look()
+        await world.store.put([stored(sealed(week(0).lower, number)) for number in range(3)])
+        with contextlib.closing(sqlite3.connect(folder.holdings)) as connection:
+            connection.execute("CREATE TRIGGER no BEFORE INSERT ON envelopes BEGIN SELECT RAISE(ABORT, 'no'); END")
+
+            await serve.owners.look()
+
+            assert [str(folder.holdings) in problem for problem in serve.owners.problems] == [True]
+            assert await held_by(serve.owners.communities[other.path]) == 3
+            connection.execute("DROP TRIGGER no")
+
+        await serve.owners.look()
+
+        assert serve.owners.problems == []
+        assert await held_by(serve.owners.communities[folder.path]) == 3
 
 
 async def test_channel_that_the_mailserver_does_not_take_is_a_problem_while_it_holds(
@@ -374,13 +421,13 @@ async def test_what_no_key_of_its_channel_opens_is_not_held_where_messages_are_o
     async with serving(world, clock) as serve:
         await serve.owners.look()
         (owned,) = serve.owners.communities.values()
-        before = await owned.holdings.count()
+        before = await held_by(owned)
         progress = await owned.progress(clock.now, TorrentTraffic())
         await world.store.put([stored(_opened_by(CHANNEL_KEY, week(1).lower, b"hello"))])
         await serve.owners.look()
 
         assert (before, progress.late_weeks) == (0, 0)
-        assert await owned.holdings.count() == 1
+        assert await held_by(owned) == 1
 
 
 def _opened_by(key: bytes, created: int, payload: bytes) -> Envelope:
