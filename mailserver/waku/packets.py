@@ -228,8 +228,17 @@ class MessageResponse(NamedTuple):
         """Encode `[1, [batch-hash, [[envelope-hash, code, description], ...]]]`."""
         if not self.errors and len(self.batch_hash) == HASH_BYTES:  # nearly always; this takes a tenth of the time
             return b"".join((_NO_ERRORS_HEAD, self.batch_hash, _NO_ERRORS_TAIL))
-        errors = [[error.hash, rlp.encode_uint(error.code), error.description.encode()] for error in self.errors]
-        return rlp.encode([rlp.encode_uint(MESSAGE_RESPONSE_VERSION), [self.batch_hash, errors]])
+        around: dict[tuple[int, str], tuple[bytes, bytes]] = {}  # nearly all of them say the same
+        encoded: list[bytes] = []
+        for hash_, code, description in self.errors:
+            head, tail = around.get((code, description)) or around.setdefault(
+                (code, description), _around_hash(code, description)
+            )
+            encoded += (head, hash_, tail)
+        items = b"".join(encoded)
+        batch = rlp.encode(self.batch_hash) + rlp.list_prefix(len(items)) + items
+        body = rlp.encode(rlp.encode_uint(MESSAGE_RESPONSE_VERSION)) + rlp.list_prefix(len(batch)) + batch
+        return rlp.list_prefix(len(body)) + body
 
     @classmethod
     def decode(cls, payload: bytes) -> "MessageResponse | None":
@@ -267,6 +276,12 @@ def decode_batch_acknowledged(payload: bytes) -> bytes:
             raise DecodeError("batch acknowledgement has too few elements", got=len(item), limit=2)
         item = item[1]
     return rlp.as_bytes(item, HASH_BYTES)
+
+
+def _around_hash(code: int, description: str) -> tuple[bytes, bytes]:
+    """What stands before and after the 32 bytes of the hash in an encoded error."""
+    tail = rlp.encode(rlp.encode_uint(code)) + rlp.encode(description.encode())
+    return rlp.list_prefix(1 + HASH_BYTES + len(tail)) + bytes((0x80 + HASH_BYTES,)), tail
 
 
 def _decode_error(item: rlp.Item) -> EnvelopeError:
