@@ -36,7 +36,7 @@ from mailserver.rlpx.session import Session
 from mailserver.rlpx.session_config import SessionConfig
 from mailserver.rlpx.shared_payload import SharedPayload
 from mailserver.waku.packets import PacketCode, PeerSettings, StatusOptions
-from mailserver.waku.peer import PeerState, StatusReceived, WakuPeer
+from mailserver.waku.peer import LargePacket, PeerState, StatusReceived, WakuPeer
 from mailserver.wakuid.peer import receive_id_packet
 
 LINGER_S = 1.0
@@ -260,7 +260,7 @@ class Connection:
     async def _dispatch(self, events: Iterable[Event], receive: Receive) -> None:
         """Act on what the session made of one read, in order."""
         link = self._link
-        inbound = Inbound(self._decode)
+        inbound = Inbound(self._decode, self._begin)
         for event in events:
             # Pings and packets that say nothing cost as much as any other message: all are handed over.
             if isinstance(event, MessageReceived | BaseMessageReceived):
@@ -323,6 +323,14 @@ class Connection:
             return
         self._timers.resume()
         inbound.add(LongMessage(message.code, payload))
+
+    def _begin(self, message: MessageReceived) -> LargePacket:
+        """Take a large packet, which is decoded part by part.
+
+        Raises:
+            RemoteProtocolError: it breaks a rule.
+        """
+        return self._peer.receive_large_packet(message.code, message.payload)
 
     def _decode(self, message: MessageReceived | LongMessage) -> PeerEvent:
         """Say what a message means.

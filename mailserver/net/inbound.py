@@ -6,9 +6,19 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeAlias
 
 from mailserver.codec.snappy import decompress_long
+from mailserver.limits.intake_bounds import QUANTUM_BYTES, PacketCost
+from mailserver.net.sessions import WAKU
 from mailserver.rlpx.events import BaseMessageReceived, LongMessageReceived, MessageReceived
+from mailserver.waku.envelope import MIN_SEALED_BYTES, PART_ENVELOPES
+from mailserver.waku.peer import ENVELOPE_CODES, LargePacket
 from mailserver.waku.peer import Event as WakuEvent
 from mailserver.wakuid.peer import IdPacketReceived
+
+LARGE_WORK = 128 * 1024
+"""A packet of more work than this is decoded part by part: 512 tiny envelopes, which take 3 ms. Few packets are."""
+
+PART_WORK = PART_ENVELOPES * MIN_SEALED_BYTES
+"""As how much work each part counts."""
 
 Event: TypeAlias = WakuEvent | IdPacketReceived
 """What a message of the peer means."""
@@ -51,13 +61,18 @@ class Inbound:
     """The messages of one read, in the order in which they came.
 
     `decode` says what a message means. It is called once for each message that is not of the base protocol, in order,
-    and raises RemoteProtocolError if the message breaks a rule.
+    and raises RemoteProtocolError if the message breaks a rule. For one that `is_large`, `begin` may be called instead.
     """
 
-    __slots__ = ("_messages", "bytes", "decode")
+    __slots__ = ("_messages", "begin", "bytes", "decode")
 
-    def __init__(self, decode: Callable[[MessageReceived | LongMessage], Event]) -> None:
+    def __init__(
+        self,
+        decode: Callable[[MessageReceived | LongMessage], Event],
+        begin: Callable[[MessageReceived], LargePacket],
+    ) -> None:
         self.decode = decode
+        self.begin = begin
         self._messages: deque[Message] = deque()
         self.bytes = 0
         """How long the payloads of all of them are."""
@@ -89,6 +104,11 @@ def _payload_bytes(message: Message) -> int:
     return message.size if isinstance(message, BaseMessageReceived) else len(message.payload)
 
 
+def is_large(message: MessageReceived, cost: PacketCost) -> bool:
+    """Whether this is a packet of so many envelopes that it should be decoded part by part."""
+    return cost.work > LARGE_WORK and message.code in ENVELOPE_CODES and message.capability == WAKU
+
+
 Receive = Callable[[Inbound], Awaitable[float]]
 """Takes one or more messages and acts on them. It is called until none are left; only then is more read. While it
 waits, nothing is read from this peer, and nobody else is held up.
@@ -99,13 +119,40 @@ disconnected."""
 Handler = Callable[[Event], Awaitable[None]]
 
 
-def one_by_one(handler: Handler) -> Receive:
-    """Make a `Receive` that awaits the handler for each event of the peer, without any limits."""
+def one_by_one(handler: Handler, *, is_wanted: Callable[[MessageReceived], bool] = lambda _: True) -> Receive:
+    """Make a `Receive` that awaits the handler for each event of the peer. Only time is limited: after QUANTUM_BYTES of
+    work, other tasks run. Of a large packet, each part is an event.
+
+    Args:
+        is_wanted: what it is False for is not even decoded.
+    """
+    done = 0
+
+    async def pay(work: int) -> None:
+        nonlocal done
+        done += work
+        if done >= QUANTUM_BYTES:
+            done = 0
+            await asyncio.sleep(0)
 
     async def receive(inbound: Inbound) -> float:
         message = inbound.take()
-        if not isinstance(message, BaseMessageReceived):
+        if isinstance(message, BaseMessageReceived):
+            return 0.0
+        if isinstance(message, LongMessage):
             await handler(inbound.decode(message))
+            return 0.0
+        cost = PacketCost.of(message.code, message.payload)
+        if not is_wanted(message):
+            await pay(len(message.payload))
+        elif is_large(message, cost):
+            packet = inbound.begin(message)
+            while part := packet.read():
+                await handler(packet.event(part))
+                await pay(PART_WORK)
+        else:
+            await handler(inbound.decode(message))
+            await pay(cost.work)
         return 0.0
 
     return receive

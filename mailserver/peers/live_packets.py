@@ -20,7 +20,7 @@ from mailserver.limits.send_rate import SendRate
 from mailserver.live.intake import Clock, Intake
 from mailserver.metrics.registry import Metrics
 from mailserver.net.connection import Connection
-from mailserver.net.inbound import Inbound
+from mailserver.net.inbound import PART_WORK, Event, Inbound
 from mailserver.peers.packet_batch import PacketBatch
 from mailserver.waku.envelope import (
     MAX_ENVELOPES_PER_PACKET,
@@ -104,7 +104,7 @@ class LivePackets:
             batch.memory = 0
             return batch
         if batch.work:
-            await self._decoding.take(batch.work)
+            await self._decoding.take(PART_WORK if batch.is_large else batch.work)
         if batch.memory:
             while self._is_full:
                 self._confirmed.clear()
@@ -112,6 +112,10 @@ class LivePackets:
             await memory.acquire(batch.memory, is_first=not self._memory_bytes)
             self._memory_bytes += batch.memory
         return batch
+
+    async def decode(self, batch: PacketBatch, inbound: Inbound) -> list[Event]:
+        """Decode a batch; of a large packet, each part when it is this peer's turn."""
+        return await batch.decode_large(inbound, self._decoding.take) if batch.is_large else batch.decode(inbound)
 
     @property
     def _is_full(self) -> bool:
@@ -250,7 +254,9 @@ class LivePackets:
         )
 
     def _confirm(self, responses: Sequence[MessageResponse], received_at: float) -> None:
-        """Tell the peer that packets are on disk. This waits for no rate limit: it sends no more than the peer sent.
+        """Tell the peer that packets are on disk. This waits for no rate limit: it sends little, as a rule. Errors are
+        longer than the shortest envelopes, but there are no more of them, and nothing is read of a peer that does not
+        read them.
 
         Raises:
             ConnectionLost: the connection has ended.

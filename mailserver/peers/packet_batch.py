@@ -1,10 +1,13 @@
 """A batch of packets of one peer, which are limited, decoded and handled together, and what they cost."""
 
+from collections.abc import Awaitable, Callable
+
 from mailserver.errors import DisconnectReason, RemoteProtocolError
 from mailserver.limits.intake_bounds import QUANTUM_BYTES, PacketCost
-from mailserver.net.inbound import Event, Inbound, LongMessage
+from mailserver.net.inbound import LARGE_WORK, PART_WORK, Event, Inbound, LongMessage, is_large
 from mailserver.net.sessions import WAKU
 from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
+from mailserver.waku.envelope import Envelope
 
 NO_COST = PacketCost(0, 0)
 
@@ -64,6 +67,35 @@ class PacketBatch:
         self.work += cost.work
         self.memory += cost.memory
         self.sizes.append(max(len(message.payload), cost.work))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether this is one packet of very many envelopes, for `decode_large`. There is more work than in any other
+        batch, so it is alone in it."""
+        if self.work <= LARGE_WORK or len(self._packets) != 1:
+            return False
+        message = self._packets[0]
+        return not isinstance(message, LongMessage) and is_large(message, self.costs[0])
+
+    async def decode_large(self, inbound: Inbound, wait_turn: Callable[[int], Awaitable[None]]) -> list[Event]:
+        """Decode a large packet part by part.
+
+        Args:
+            wait_turn: called after each part, with as how much work the next counts.
+        """
+        (message,) = self._packets
+        assert not isinstance(message, LongMessage), "is_large says so"
+        envelopes: list[Envelope] = []
+        try:
+            packet = inbound.begin(message)
+            while part := packet.read():
+                envelopes += part
+                await wait_turn(PART_WORK)
+            self.events.append(packet.event(envelopes))
+        except RemoteProtocolError as error:
+            self.fault = error.reason, error.cause
+        self._packets.clear()
+        return self.events
 
     def decode(self, inbound: Inbound) -> list[Event]:
         """Decode the packets in order, up to the first that breaks a rule."""

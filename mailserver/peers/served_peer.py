@@ -160,7 +160,7 @@ class ServedPeer:
         loop, meter = asyncio.get_running_loop(), self._known_meter
         batch = await self._live.next_batch(inbound, meter.headroom(loop.time()))
         try:
-            await self._act_on(batch.decode(inbound), batch, sum(batch.sizes) + inbound.bytes)
+            await self._act_on(await self._live.decode(batch, inbound), batch, sum(batch.sizes) + inbound.bytes)
         finally:
             self._live.release(batch.memory)
         if batch.fault is not None:

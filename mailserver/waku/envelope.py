@@ -38,7 +38,7 @@ MIN_SEALED_BYTES = 256
 
 
 class TooManyEnvelopes(DecodeError):
-    """A long packet holds more than MAX_ENVELOPES_PER_LONG_PACKET envelopes."""
+    """A packet that is read part by part holds more envelopes than it may."""
 
 
 class Envelope(NamedTuple):
@@ -205,11 +205,14 @@ def _fields_of(raw: bytes) -> Fields | None:
 
 
 class EnvelopeReader:
-    """Reads the payload of a long Messages packet part by part, so that other tasks can run in between."""
+    """Reads the payload of a Messages packet part by part, so that other tasks can run in between."""
 
-    def __init__(self, payload: bytearray) -> None:
+    def __init__(self, payload: bytes | bytearray, *, max_envelopes: int = MAX_ENVELOPES_PER_LONG_PACKET) -> None:
         """Read the header.
 
+        Args:
+            payload: bytes, or of a long packet a bytearray.
+            max_envelopes: how many it may hold.
         Raises:
             DecodeError: the payload is not one list.
         """
@@ -217,6 +220,7 @@ class EnvelopeReader:
         if not is_list or self._end != len(payload):
             raise DecodeError("packet is not one list of envelopes")
         self._payload = payload
+        self._max_envelopes = max_envelopes
         self._at = at
         self._count = 0
         self._keccak = running_keccak(bytes(payload[:at]))
@@ -225,20 +229,26 @@ class EnvelopeReader:
         """Decode the next envelopes; return [] at the end.
 
         Raises:
-            DecodeError: one does not decode, or there are more than MAX_ENVELOPES_PER_LONG_PACKET.
+            DecodeError: one does not decode.
+            TooManyEnvelopes: there are more than there may be.
         """
         envelopes: list[Envelope] = []
         start = at = self._at
         while at < self._end and at - start < PART_BYTES and len(envelopes) < PART_ENVELOPES:
-            _, _, stop = rlp.header(self._payload, at, self._end)
-            envelopes.append(decode_envelope(bytes(self._payload[at:stop])))
-            at = stop
+            envelope, at = self._read_one(at)
+            envelopes.append(envelope)
         self._count += len(envelopes)
-        if self._count > MAX_ENVELOPES_PER_LONG_PACKET:
-            raise TooManyEnvelopes("packet holds too many envelopes", limit=MAX_ENVELOPES_PER_LONG_PACKET)
+        if self._count > self._max_envelopes:
+            raise TooManyEnvelopes("packet holds too many envelopes", limit=self._max_envelopes)
         self._keccak.update(bytes(self._payload[start:at]))
         self._at = at
         return envelopes
+
+    def _read_one(self, at: int) -> tuple[Envelope, int]:
+        if isinstance(self._payload, bytes):
+            return _scan(self._payload, at, self._end)
+        _, _, stop = rlp.header(self._payload, at, self._end)
+        return decode_envelope(bytes(self._payload[at:stop])), stop
 
     @property
     def size(self) -> int:

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from mailserver.codec.keccak import keccak256
 from mailserver.errors import DecodeError, DisconnectReason, RemoteProtocolError
-from mailserver.waku.envelope import Envelope, EnvelopeReader, decode_envelopes
+from mailserver.waku.envelope import MAX_ENVELOPES_PER_PACKET, Envelope, EnvelopeReader, decode_envelopes
 from mailserver.waku.packets import (
     MessageResponse,
     PacketCode,
@@ -142,6 +142,46 @@ Event: TypeAlias = (
 )
 
 
+ENVELOPE_CODES = frozenset({PacketCode.MESSAGES, PacketCode.P2P_MESSAGE})
+"""The packets that hold envelopes."""
+
+
+class LargePacket:
+    """A packet of many envelopes, which its receiver decodes part by part, so that other tasks can run in between."""
+
+    def __init__(self, code: int, payload: bytes) -> None:
+        """Take a packet with one of ENVELOPE_CODES.
+
+        Raises:
+            RemoteProtocolError: its payload is not one list.
+        """
+        self._code = PacketCode(code)
+        try:
+            self._reader = EnvelopeReader(payload, max_envelopes=MAX_ENVELOPES_PER_PACKET)
+        except DecodeError as error:
+            raise self._fault(error) from error
+
+    def read(self) -> list[Envelope]:
+        """Decode the next envelopes; return [] at the end.
+
+        Raises:
+            RemoteProtocolError: one does not decode, or there are more than MAX_ENVELOPES_PER_PACKET.
+        """
+        try:
+            return self._reader.read()
+        except DecodeError as error:
+            raise self._fault(error) from error
+
+    def event(self, envelopes: list[Envelope]) -> MessagesReceived | P2PMessagesReceived:
+        """The packet as an event, with what has been read of it."""
+        if self._code is PacketCode.P2P_MESSAGE:
+            return P2PMessagesReceived(envelopes)
+        return MessagesReceived(envelopes, self._reader.payload_hash())
+
+    def _fault(self, error: DecodeError) -> RemoteProtocolError:
+        return RemoteProtocolError(DisconnectReason.SUBPROTOCOL_ERROR, f"{self._code.name}: {error}")
+
+
 class WakuPeer:
     """The peer's side of one connection, as its packets describe it."""
 
@@ -221,6 +261,16 @@ class WakuPeer:
             return self._decoders[known](payload)
         except DecodeError as error:
             raise RemoteProtocolError(DisconnectReason.SUBPROTOCOL_ERROR, f"{known.name}: {error}") from error
+
+    def receive_large_packet(self, code: int, payload: bytes) -> LargePacket:
+        """Take a packet with one of ENVELOPE_CODES that is to be decoded part by part.
+
+        Raises:
+            RemoteProtocolError: it came before Status, or its payload is not one list.
+        """
+        if self._state not in LAWFUL[PacketCode(code)]:
+            raise RemoteProtocolError(DisconnectReason.SUBPROTOCOL_ERROR, f"packet {code} before Status")
+        return LargePacket(code, payload)
 
     def receive_long_packet(self, code: int, payload: bytearray) -> Event:
         """Take a packet of more than MAX_RECEIVED_PACKET_BYTES from a named peer. Only Messages may be so long.

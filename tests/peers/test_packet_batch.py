@@ -5,15 +5,18 @@ import weakref
 
 import pytest
 
+from mailserver.codec.keccak import keccak256
 from mailserver.errors import DisconnectReason, RemoteProtocolError
 from mailserver.limits.intake_bounds import QUANTUM_BYTES, PacketCost
-from mailserver.net.inbound import Inbound, LongMessage, Message
+from mailserver.net.inbound import LARGE_WORK, PART_WORK, Inbound, LongMessage, Message
 from mailserver.net.sessions import WAKU
 from mailserver.peers.packet_batch import PacketBatch
 from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
+from mailserver.waku.envelope import PART_ENVELOPES, encode_envelopes
 from mailserver.waku.packets import PacketCode
-from mailserver.waku.peer import Event, PacketIgnored
+from mailserver.waku.peer import Event, LargePacket, MessagesReceived, P2PMessagesReceived, PacketIgnored
 from mailserver.wakuid.packets import WAKUID, IdPacketCode
+from tests.mailservers import make_envelope
 from tests.memory import no_search_for_cycles
 
 FAULT = DisconnectReason.SUBPROTOCOL_ERROR, "wrong"
@@ -26,6 +29,10 @@ def decoded(message: MessageReceived | LongMessage) -> Event:
     if message.payload == WRONG:
         raise RemoteProtocolError(*FAULT)
     return PacketIgnored(message.code)
+
+
+def begun(message: MessageReceived) -> LargePacket:
+    return LargePacket(message.code, message.payload)
 
 
 def packet(code: int, payload: bytes = b"") -> MessageReceived:
@@ -46,7 +53,7 @@ PING = BaseMessageReceived(1)
 
 
 def inbound_of(*messages: Message) -> Inbound:
-    inbound = Inbound(decoded)
+    inbound = Inbound(decoded, begun)
     for message in messages:
         inbound.add(message)
     return inbound
@@ -69,6 +76,50 @@ def test_batch_costs_what_its_packets_cost_together() -> None:
     assert batch.memory == cost.memory
     assert batch.costs == [PacketCost(100, 0), cost, PacketCost(200, 0)]
     assert batch.sizes == [100, 1, 1, 200]
+
+
+MANY = [make_envelope(number, data_bytes=1) for number in range(2 * PART_ENVELOPES + 1)]
+
+
+async def wait_no_turn(_: int) -> None:
+    """A turn that comes at once."""
+
+
+@pytest.mark.parametrize("code", [PacketCode.MESSAGES, PacketCode.P2P_MESSAGE])
+async def test_large_packet_is_decoded_part_by_part_to_what_any_is(code: PacketCode) -> None:
+    payload = encode_envelopes([each.raw for each in MANY])
+    inbound = inbound_of(PING, packet(code, payload), PING)
+    batch = batch_of(inbound)
+    turns: list[int] = []
+
+    async def note_turn(work: int) -> None:
+        turns.append(work)
+
+    assert batch.is_large
+    (event,) = await batch.decode_large(inbound, note_turn)
+
+    expected = (
+        P2PMessagesReceived(MANY) if code == PacketCode.P2P_MESSAGE else MessagesReceived(MANY, keccak256(payload))
+    )
+    assert event == expected
+    assert turns == [PART_WORK] * 3
+    assert batch.fault is None
+
+
+def test_other_batches_are_not_large() -> None:
+    few = packet(PacketCode.MESSAGES, encode_envelopes([each.raw for each in MANY[:PART_ENVELOPES]]))
+
+    for messages_ in ([few], [PING], [packet(PacketCode.STATUS_UPDATE, bytes(LARGE_WORK))]):
+        assert not batch_of(inbound_of(*messages_)).is_large
+    assert not batch_of(inbound_of(LongMessage(PacketCode.MESSAGES, bytearray(LARGE_WORK + 1)))).is_large
+
+
+async def test_large_packet_that_breaks_a_rule_is_a_fault_and_no_event() -> None:
+    inbound = inbound_of(packet(PacketCode.MESSAGES, encode_envelopes([each.raw for each in MANY] + [EMPTY])))
+    batch = batch_of(inbound)
+
+    assert await batch.decode_large(inbound, wait_no_turn) == []
+    assert batch.fault == (DisconnectReason.SUBPROTOCOL_ERROR, "MESSAGES: expiry is missing")
 
 
 def test_packet_counts_as_long_as_its_work_by_the_rate_limits() -> None:

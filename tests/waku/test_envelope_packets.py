@@ -160,10 +160,11 @@ def test_packet_of_too_many_envelopes_is_refused() -> None:
 # Long packets, a part at a time
 
 
-def test_long_packet_is_read_in_parts_whole_and_in_order() -> None:
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_long_packet_is_read_in_parts_whole_and_in_order(kind: type[bytes | bytearray]) -> None:
     raws = [encode_envelope(1000 + number, 10, TOPIC, bytes(number % 700), number).raw for number in range(3000)]
     payload = encode_envelopes(raws)
-    reader = EnvelopeReader(bytearray(payload))
+    reader = EnvelopeReader(kind(payload))
 
     parts = []
     while part := reader.read():
