@@ -22,14 +22,16 @@ from mailserver.mail.completion import Completion, Failure, decode_completion
 from mailserver.mail.request import MailRequest, RequestId
 from mailserver.net.connection import Connection
 from mailserver.net.dialer import dial
-from mailserver.net.inbound import Event
-from mailserver.net.sessions import Code, random_key, session_config
+from mailserver.net.inbound import Event, one_by_one
+from mailserver.net.sessions import WAKU, Code, random_key, session_config
 from mailserver.rlpx.capabilities import Capability
+from mailserver.rlpx.events import MessageReceived
 from mailserver.units import number_text
 from mailserver.waku.bloom import EMPTY_BLOOM, Interest
 from mailserver.waku.envelope import Envelope, encode_envelopes
 from mailserver.waku.packets import MessageResponse, PacketCode, PeerSettings, StatusOptions
 from mailserver.waku.peer import (
+    ENVELOPE_CODES,
     BatchAcknowledged,
     MessageResponseReceived,
     MessagesReceived,
@@ -276,6 +278,13 @@ class MailClient:
         closed = self._connection.closed
         return ConnectionLost(closed.reason, closed.cause) if closed else ConnectionLost(None, "")
 
+    def is_wanted(self, message: MessageReceived) -> bool:
+        """Whether a packet is looked at: envelopes are only if somebody waits for such. A node that sends any number of
+        others costs little, and gets no answer for them: some are on their way when a subscription ends."""
+        if message.capability != WAKU or message.code not in ENVELOPE_CODES:
+            return True
+        return (self._live if message.code == PacketCode.MESSAGES else self._answer) is not None
+
     async def on_event(self, event: Event) -> None:
         """Take what the node sends."""
         match event:
@@ -283,8 +292,10 @@ class MailClient:
                 self._live.put(envelopes)
             case P2PMessagesReceived(envelopes=envelopes) if self._answer is not None:
                 check = self._answer.check
-                self._answer.on_envelopes(envelopes if check is None else check.right(envelopes))
-                self._answer.progressed.set()
+                right = envelopes if check is None else check.right(envelopes)
+                if right:  # others could come for ever
+                    self._answer.on_envelopes(right)
+                    self._answer.progressed.set()
             case P2PRequestCompleted(payload=payload) if self._answer is not None:
                 self._on_completion(self._answer, payload)
             case MessageResponseReceived(response=response) if response.batch_hash in self._confirmations:
@@ -333,7 +344,7 @@ async def connect(enode: Enode, client_id: str, key: PrivateKey | None = None) -
     key = key or random_key()
     connection = await dial(enode, session_config(key, client_id), NOTHING_LIVE)
     client = MailClient(connection, PeerSettings(), key.public_key)
-    running = asyncio.create_task(connection.run(client.on_event))
+    running = asyncio.create_task(connection.pump(one_by_one(client.on_event, is_wanted=client.is_wanted)))
     running.add_done_callback(lambda _: client.on_lost())
     try:
         try:

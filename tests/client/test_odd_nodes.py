@@ -1,6 +1,7 @@
 """mailserver.client.mail_client against nodes that answer oddly, slowly, or not at all."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,15 +12,17 @@ from mailserver.client.mail_client import NoAnswer
 from mailserver.codec import rlp
 from mailserver.codec.keccak import keccak256
 from mailserver.errors import ConnectionLost, DisconnectReason
+from mailserver.mail.answer import AnswerCheck
 from mailserver.mail.completion import Failure
 from mailserver.mail.request import RequestId, decode_request
 from mailserver.net.connection import Connection
 from mailserver.net.inbound import Event
+from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import EnvelopeHash, encode_envelopes
 from mailserver.waku.packets import MessageResponse, PacketCode, RateLimits
 from mailserver.waku.peer import MessagesReceived, P2PRequestReceived
 from tests.client.nodes import ASK, Taken, completing, done, node, silent
-from tests.mailservers import PASSWORD_KEY, STATUS, make_envelope, make_envelopes, make_large_envelopes
+from tests.mailservers import PASSWORD_KEY, SPORT, STATUS, make_envelope, make_envelopes, make_large_envelopes
 
 pytestmark = pytest.mark.integration
 
@@ -126,6 +129,40 @@ async def test_slow_answer_is_waited_for_as_long_as_packets_come(monkeypatch: py
         await client.request(ASK, PASSWORD_KEY, taken)
 
     assert taken.envelopes == envelopes
+
+
+NOTHING = b"\xc0"
+
+
+async def test_packets_without_an_envelope_that_was_asked_for_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "ANSWER_TIMEOUT_S", 0.5)
+    unasked = make_envelope(1, topic=SPORT)
+
+    async def behave(connection: Connection, event: Event) -> None:
+        if isinstance(event, P2PRequestReceived):
+            with contextlib.suppress(ConnectionLost):  # which is how this ends
+                while True:
+                    connection.send(PacketCode.P2P_MESSAGE, NOTHING)
+                    connection.send(PacketCode.P2P_MESSAGE, encode_envelopes([unasked.raw]))
+                    await asyncio.sleep(0.02)
+
+    async with node(behave) as client:
+        with pytest.raises(NoAnswer):
+            await client.request(ASK, PASSWORD_KEY, Taken(), check=AnswerCheck())
+
+
+async def test_envelopes_that_nobody_waits_for_are_not_even_decoded() -> None:
+    async def behave(connection: Connection, event: Event) -> None:
+        if isinstance(event, MessagesReceived):
+            for code in (PacketCode.MESSAGES, PacketCode.P2P_MESSAGE):
+                connection.send(code, b"no envelopes")  # would end the connection
+            connection.send(PacketCode.BATCH_ACKNOWLEDGED, rlp.encode(event.batch_hash))
+
+    async with node(behave) as client:
+        assert (await client.post([make_envelope(1)])).errors == ()
+        assert (await client.post([make_envelope(2)])).errors == ()
+        with client.subscribe(FULL_INTEREST), pytest.raises(ConnectionLost, match="MESSAGES"):
+            await client.post([make_envelope(3)])
 
 
 async def test_connection_that_ends_ends_what_waits_for_an_answer() -> None:
