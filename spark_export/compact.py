@@ -27,17 +27,16 @@ from mailserver.archive.manifest import (
     IndexRecord,
     PeriodRecord,
     lost_of,
-    near_periods,
     quarantined_rows,
     seq_before,
 )
-from mailserver.archive.paths import directory_of, staged_data
+from mailserver.archive.paths import staged_data
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.aggregates import aggregates, fingerprint_of
 from spark_export.archived_record import check_archive_is_there, hand_over, keep_numbers_apart, last_found
 from spark_export.config import CompactConfig
+from spark_export.copies import COPY, archived_copies, days_elsewhere
 from spark_export.errors import ExportCheckFailed, ExportError
-from spark_export.frames import read_periods
 from spark_export.full_disk import full_disk_told
 from spark_export.incidents import Incidents
 from spark_export.mending import Mending
@@ -47,8 +46,6 @@ from spark_export.publishing import WritableArchive
 from spark_export.quarantine import quarantine
 from spark_export.reindexing import make_missing_indexes
 from spark_export.run_report import RunReport, archived_days
-from spark_export.s3_rows import Wanted
-from spark_export.schema import KEY_HASH_CHARS
 from spark_export.source import END_OF_TIME, Faulty, StoreSource, options_of
 from spark_export.storage import open_storage
 from spark_export.store import Store, check_network_topic, describe
@@ -141,6 +138,7 @@ class _Compaction:
         self._recovered: dict[int, Fingerprint] = {}  # by day, what the archive lost and a store still has
         self._faulty: list[tuple[int, int]] = []  # PLACE
         self._quarantined: Counter[int] = Counter()  # by day
+        self._elsewhere: dict[tuple[int, int], tuple[int, ...]] = {}  # store, day -> other days that have its rows
         self._miscounted: dict[tuple[int, int], int] = {}  # store, day -> rows found beyond those that it counted
 
     def run(self, group: Group, records: Mapping[str, PeriodRecord], report: RunReport) -> list[PeriodRecord]:
@@ -178,6 +176,7 @@ class _Compaction:
     ) -> tuple[dict[int, Fingerprint], list[PieceWritten]]:
         """Stage each day that has new rows, together with what the archive has of that day; return what is new, and
         what is staged."""
+        self._elsewhere = {}
         with self._surplus(group, records) as surplus:
             found = totals(self._spark, self._stores, group.wanted)
             expected = self._expected(group, found, surplus)
@@ -211,33 +210,25 @@ class _Compaction:
 
             keys = held(self._keys(group, until))
             surplus = keys.where(F.lit(False))
-            candidates = keys
+            candidates, later, found = keys, None, None
             if self._faulty:
                 surplus = surplus.unionByName(keys.join(self._faulty_places(), on=PLACE, how="left_semi"))
                 candidates = without(candidates, self._faulty_places(), *PLACE)
             if several:
                 first = held(first_received(candidates))
-                surplus = surplus.unionByName(without(candidates, first, *PLACE))
+                later = held(without(candidates, first, *PLACE))
+                surplus = surplus.unionByName(later)
                 candidates = first
-            archived = self._archived_hashes(candidates, records)
+            archived = archived_copies(self._spark, self._archive, self._job.layout, candidates, records)
             if archived is not None:
-                surplus = surplus.unionByName(candidates.join(archived, on="hash", how="left_semi"))
+                found = held(candidates.join(archived, on="hash"))
+                surplus = surplus.unionByName(found.dropDuplicates(PLACE).drop(COPY))
             surplus = held(surplus)
-            yield None if surplus.isEmpty() else surplus
-
-    def _archived_hashes(self, keys: DataFrame, records: Mapping[str, PeriodRecord]) -> DataFrame | None:
-        """The hashes, cut to the length that KEYS has, of all archived rows that were created in the time range of the
-        keys."""
-        ((first, last),) = keys.agg(F.min("created"), F.max("created")).collect()
-        near = near_periods(records, first, last)
-        if not near:
-            return None
-        directories = [directory_of(period) for period in near]
-        wanted, columns = Wanted(first=first, end=last + 1), ("created", "hash")
-        rows = read_periods(self._spark, self._archive, self._job.layout, directories, columns=columns, wanted=wanted)
-        return rows.where(F.col("created").between(first, last)).select(
-            F.substring("hash", 1, KEY_HASH_CHARS).alias("hash")
-        )
+            if surplus.isEmpty():
+                yield None
+                return
+            self._elsewhere = days_elsewhere(found, later, candidates)
+            yield surplus
 
     def _expected(self, group: Group, found: Sequence[DayTotals], surplus: DataFrame | None) -> dict[int, Fingerprint]:
         """What is new on each day, as the stores' columns say."""
@@ -326,15 +317,16 @@ class _Compaction:
         period = day_name(day)
         old = records.get(period)
         known = old.days[day] if old is not None else DayRecord(Fingerprint(), 0, 0, {}, 0)
-        read = {
-            self._stores[store].id: wanted.last_seq
-            for store, days in enumerate(group.wanted)
-            for wanted in days
-            if wanted.day == day and (store, day) not in self._miscounted
-        }
+        read, elsewhere = dict[str, int](), dict[str, tuple[int, ...]]()
+        for store, days in enumerate(group.wanted):
+            for wanted in days:
+                if wanted.day == day and (store, day) not in self._miscounted:
+                    read[self._stores[store].id] = wanted.last_seq
+                    elsewhere[self._stores[store].id] = self._elsewhere.get((store, day), ())
         known = replace(
             known,
             stores={**known.stores, **read},
+            elsewhere={**known.elsewhere, **elsewhere},
             quarantined=known.quarantined + self._quarantined[day],
         )
         if written is None:

@@ -14,6 +14,7 @@ were no envelopes (`mailserver.archive.set_aside`).
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
@@ -25,6 +26,7 @@ from mailserver.archive.layout import Layout
 from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord, lost_of
 from mailserver.archive.paths import (
     DAMAGED,
+    QUARANTINE,
     RECORDS,
     SNAPSHOTS,
     damaged_of,
@@ -69,6 +71,7 @@ class Mending:
         self._now = now
         self._incidents = incidents
         self._damaged: set[str] = set()
+        self._without_record: set[str] = set()  # periods whose damaged records this run has set aside
         self._short: Collection[int] = ()  # days that lack rows which were set aside
         self._salvage = Salvage(spark, archive, layout, now, network_topic)
         self.faults = list(incidents.damaged_records())
@@ -80,6 +83,7 @@ class Mending:
             period = name.removesuffix(".json")
             fault = Fault(period, record_of(period), FaultKind.RECORD, 0, cause)
             self._found([fault])
+            self._without_record.add(period)
             self._incidents.add(period, NO_RECORD, [], [fault], self._now)
             self._archive.set_aside(record_of(period), f"{DAMAGED}/{record_of(period)}")
 
@@ -196,20 +200,35 @@ class Mending:
             record = records.get(period)
             run, days = (NO_RECORD, list[int]()) if record is None else (record.run, list(record.days))
             self._incidents.add(period, run, days, found, self._now)
-        doubtful = {
-            day
-            for period, found in by_period.items()
-            if period in records and any(fault.kind is not FaultKind.UNRECORDED for fault in found)
-            for day in records[period].days
-        }
+        doubtful, gone = set[int](), self._days_without_record(records)
+        for period, found in by_period.items():
+            kinds = {fault.kind for fault in found if not fault.file.startswith(f"{QUARANTINE}/")}
+            if period in records and any(fault.kind is not FaultKind.UNRECORDED for fault in found):
+                doubtful |= records[period].days.keys()
+                if kinds - {FaultKind.UNRECORDED}:  # of its files
+                    gone |= records[period].days.keys()
         for record in list(records.values()):
-            if doubtful & record.days.keys():
-                records[record.period] = replace(
-                    record,
-                    days={day: _forget(said) if day in doubtful else said for day, said in record.days.items()},
-                    verified_at=0 if record.period in by_period else record.verified_at,
-                )
+            said = {
+                day: _forget(one) if day in doubtful or _leans_on(one, gone) else one
+                for day, one in record.days.items()
+            }
+            if said != record.days or doubtful & record.days.keys():
+                verified_at = 0 if record.period in by_period else record.verified_at
+                records[record.period] = replace(record, days=said, verified_at=verified_at)
                 self._archive.replace_record(records[record.period])
+
+    def _days_without_record(self, records: Mapping[str, PeriodRecord]) -> set[int]:
+        """Days that have rows of other days, as these say, and that no record mentions, or whose record is damaged."""
+        known = {day for record in records.values() for day in record.days}
+        named = {
+            day
+            for record in records.values()
+            for said in record.days.values()
+            for days in said.elsewhere.values()
+            for day in days
+        }
+        damaged = self._damaged | self._without_record
+        return {day for day in named if day not in known or not damaged.isdisjoint((day_name(day), month_of(day)))}
 
     def mend(self, records: dict[str, PeriodRecord]) -> dict[str, PeriodRecord]:
         """Mend every period of an open incident; return the records as they are then.
@@ -231,7 +250,7 @@ class Mending:
         records |= make_indexes(self._spark, self._archive, self._layout, indexless, self._run)
         for number, incident in waiting:
             records |= self._salvage.take_in(incident, records, f"{self._run}-taken-in-{number}")
-        if waiting and lost_of(records.values()):
+        if waiting and (lost_of(records.values()) or self._without_record):
             self._forget_stores(records)
         for _, incident in waiting:
             self._incidents.take_in(incident)
@@ -239,7 +258,8 @@ class Mending:
 
     def _forget_stores(self, records: dict[str, PeriodRecord]) -> None:
         """Have this run look again at all that the stores still have. A lost row may be there on another day: it came
-        again from another mailserver, and was left out because the archive had it."""
+        again from another mailserver, and was left out because the archive had it. Nobody knows what is lost with a
+        damaged record."""
         for record in list(records.values()):
             if any(said.stores for said in record.days.values()):
                 days = {day: _forget(said) for day, said in record.days.items()}
@@ -340,6 +360,11 @@ class Mending:
             for path in self._archive.storage.sizes(f"{second}/{name}"):
                 self._archive.set_aside(f"{second}/{name}/{path}", f"{damaged_of(period, run)}/{path}")
         self._archive.storage.remove(second)  # it has no file
+
+
+def _leans_on(said: DayRecord, gone: AbstractSet[int]) -> bool:
+    """Whether rows of a day may be gone with other days. An earlier version did not write down which days have them."""
+    return bool(gone) and any(not gone.isdisjoint(said.elsewhere.get(store, gone)) for store in said.stores)
 
 
 def _forget(said: DayRecord) -> DayRecord:

@@ -169,4 +169,12 @@ def _together(one: DayRecord, other: DayRecord) -> DayRecord:
         lost_rows=one.lost_rows + other.lost_rows,
         lost_bytes=one.lost_bytes + other.lost_bytes,
         stores_before={**one.stores_before, **other.stores_before},
+        elsewhere={  # as `stores`: of each store, what was said with its `last_seq`
+            **one.elsewhere,
+            **{
+                store: days
+                for store, days in other.elsewhere.items()
+                if store in other.stores or store not in one.stores
+            },
+        },
     )

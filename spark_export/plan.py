@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mailserver.archive.days import day_of
 from mailserver.archive.layout import Layout, choose_layout
-from mailserver.archive.manifest import PeriodRecord, known_seq
+from mailserver.archive.manifest import PeriodRecord, days_elsewhere, known_seq
 from spark_export.config import CompactConfig
 from spark_export.store import Store, StoreDay
 
@@ -43,13 +43,26 @@ def last_day(config: CompactConfig, now: float) -> int:
     return last if config.until is None else min(last, config.until)
 
 
+LEARNED_DAYS = 2
+"""Of so many days, the oldest, that an earlier version has archived, each run finds out which other days have rows of
+them (`DayRecord.elsewhere`), by reading them again. The mailserver deletes about a day a day, beginning with the
+oldest; and to read all of them in one night might take longer than the night."""
+
+
 def plan_groups(stores: Sequence[Store], records: Mapping[str, PeriodRecord], last: int) -> list[Group]:
-    """The days with rows that the archive lacks, in groups of about GROUP_BYTES, oldest first."""
+    """The days with rows that the archive lacks, in groups of about GROUP_BYTES, oldest first; and LEARNED_DAYS."""
     by_day: dict[int, dict[int, StoreDay]] = defaultdict(dict)
+    unknown: dict[int, dict[int, StoreDay]] = defaultdict(dict)
     for index, store in enumerate(stores):
         for day in store.days:
-            if day.day <= last and known_seq(records, day.day, store.id) != day.last_seq:
+            if day.day > last:
+                continue
+            if known_seq(records, day.day, store.id) != day.last_seq:
                 by_day[day.day][index] = day
+            elif days_elsewhere(records, day.day, store.id) is None:
+                unknown[day.day][index] = day
+    for number in sorted(unknown)[:LEARNED_DAYS]:
+        by_day[number] |= unknown[number]
     groups: list[list[dict[int, StoreDay]]] = []
     size = GROUP_BYTES
     for _, wanted in sorted(by_day.items()):

@@ -46,15 +46,16 @@ class Archive:
         """
         return {record.period: record for record in visible(self.every_record(without))}
 
-    def records_of(self, day: int) -> dict[str, PeriodRecord]:
-        """The periods that hold rows of a day of reception: the day's own, its month, or both.
+    def records_of(self, *days: int) -> dict[str, PeriodRecord]:
+        """The periods that hold rows of days of reception: of each the day's own, its month, or both.
 
         Raises:
             ArchiveError: a record cannot be read, or is too large for one.
         """
-        found = [self._record(record_of(period)) for period in (day_name(day), month_of(day))]
-        there = visible(record for record in found if record is not None)
-        return {record.period: record for record in there if day in record.days}
+        names = sorted({record_of(period) for day in days for period in (day_name(day), month_of(day))})
+        texts = self.files.read_each(names)
+        found = [decode_record(text, f"{self.url}/{name}") for name, text in texts if text is not None]
+        return {record.period: record for record in visible(found) if not record.days.keys().isdisjoint(days)}
 
     def is_empty(self) -> bool:
         """Whether there is neither a period nor a record of one."""
@@ -136,10 +137,6 @@ class Archive:
                     for name, text in found.items()
                     if text is not None and name not in left_out
                 ]
-
-    def _record(self, name: str) -> PeriodRecord | None:
-        text = self.files.read(name)
-        return None if text is None else decode_record(text, f"{self.url}/{name}")
 
     def _record_names(self) -> list[str]:
         return [f"{RECORDS}/{name}" for name in self.files.names(RECORDS) if name.endswith(".json")]

@@ -36,6 +36,9 @@ class DayRecord:
     month and one of rows that came late: then the sum of both counts. What came back into one of them is counted there
     as less than zero.
     `stores_before`: what `stores` said before files were found missing or damaged.
+    `elsewhere`: of each store, the other days of reception in whose files its rows of this day are: they were left out
+    here, as the archive had them already, or another store received them first. None of a store whose rows an earlier
+    version has read: it did not write that down.
     """
 
     fingerprint: Fingerprint
@@ -46,6 +49,7 @@ class DayRecord:
     lost_rows: int = 0
     lost_bytes: int = 0
     stores_before: Mapping[str, int] = field(default_factory=dict)
+    elsewhere: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +141,14 @@ def visible(records: Iterable[PeriodRecord]) -> list[PeriodRecord]:
 
 def known_seq(records: Mapping[str, PeriodRecord], day: int, store_id: str) -> int | None:
     """The `seq` up to which a store's rows of a day are in the archive; None if the store was not read for that day."""
-    for period in (day_name(day), month_of(day)):
-        record = records.get(period)
-        if record is not None and day in record.days and store_id in record.days[day].stores:
-            return record.days[day].stores[store_id]
-    return None
+    said = _said_of(records, day, store_id)
+    return None if said is None else said.stores[store_id]
+
+
+def days_elsewhere(records: Mapping[str, PeriodRecord], day: int, store_id: str) -> tuple[int, ...] | None:
+    """The other days whose files have rows that a store received on a day; None if that is not known."""
+    said = _said_of(records, day, store_id)
+    return None if said is None else said.elsewhere.get(store_id)
 
 
 def seq_before(records: Mapping[str, PeriodRecord], day: int, store_id: str) -> int | None:
@@ -176,6 +183,15 @@ def lost_of(records: Iterable[PeriodRecord]) -> dict[int, tuple[int, int]]:
             rows, size = lost.get(day, (0, 0))
             lost[day] = rows + said.lost_rows, size + said.lost_bytes
     return {day: (rows, max(0, size)) for day, (rows, size) in sorted(lost.items()) if rows > 0}
+
+
+def _said_of(records: Mapping[str, PeriodRecord], day: int, store_id: str) -> DayRecord | None:
+    """What was said when a store was last read for a day: a day's own record is later than its month's."""
+    for period in (day_name(day), month_of(day)):
+        record = records.get(period)
+        if record is not None and day in record.days and store_id in record.days[day].stores:
+            return record.days[day]
+    return None
 
 
 def encode_settings(layout: Layout) -> str:
@@ -253,6 +269,7 @@ def _encode_day(day: DayRecord) -> dict[str, Any]:
         "quarantined": day.quarantined,
         "lost": [day.lost_rows, day.lost_bytes],
         "stores_before": dict(sorted(day.stores_before.items())),
+        "elsewhere": {store: [day_name(one) for one in days] for store, days in sorted(day.elsewhere.items())},
     }
 
 
@@ -267,6 +284,7 @@ def _decode_day(value: Any) -> DayRecord:
         lost_rows=int(lost_rows),
         lost_bytes=int(lost_bytes),
         stores_before={str(store): int(seq) for store, seq in value.get("stores_before", {}).items()},
+        elsewhere={str(store): tuple(map(parse_day, days)) for store, days in value.get("elsewhere", {}).items()},
     )
 
 

@@ -18,18 +18,20 @@ def make_archive(
     run: str = "run-1",
     replaces: tuple[tuple[str, str], ...] = (),
     quarantined: int = 0,
+    elsewhere: tuple[int, ...] = (),
 ) -> Path:
     """Have an archive hold a store's rows of a day up to `seq`, in one file of 5 bytes, which is returned.
 
     Args:
         period: the day by default, or a month.
         quarantined: how many rows of the day its record says were set aside; they are not there.
+        elsewhere: the other days that it says have rows of the store's.
     """
     period = day_name(day) if period is None else period
     file = archive / directory_of(period) / "topic_prefix=9" / f"part-{run}.parquet"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(b"PAR1.")
-    said = DayRecord(Fingerprint(3, 5, 0), 0, 0, {store_id: seq}, quarantined)
+    said = DayRecord(Fingerprint(3, 5, 0), 0, 0, {store_id: seq}, quarantined, elsewhere={store_id: elsewhere})
     record = PeriodRecord(period, run, {day: said}, (FileRecord(f"topic_prefix=9/{file.name}", 5, 3),), replaces)
     (archive / RECORDS).mkdir(exist_ok=True)
     (archive / record_of(period)).write_text(encode_record(record))

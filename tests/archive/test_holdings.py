@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.archive import files as files_module
+from mailserver.archive import holdings as holdings_module
 from mailserver.archive.access import folder as folder_module
 from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.errors import ArchiveBusy, ArchiveFault
@@ -94,6 +95,50 @@ def test_rows_that_were_set_aside_and_cannot_be_read_are_not_there(tmp_path: Pat
 
     with pytest.raises(ArchiveFault, match=r"cannot read .*\.jsonl: Is a directory"):
         check_day(FolderFiles(tmp_path), STORE, DAY, 70)
+
+
+@pytest.mark.parametrize("period", [NAME, MONTH])
+@pytest.mark.parametrize("few_periods", [0, 8])
+def test_other_days_that_have_rows_of_a_day_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, period: str, few_periods: int
+) -> None:
+    monkeypatch.setattr(holdings_module, "FEW_PERIODS", few_periods)
+    late = make_archive(tmp_path, STORE, DAY + 31, seq=90, elsewhere=(DAY, DAY + 32))
+    make_archive(tmp_path, OTHER, DAY + 32, seq=5)
+    with pytest.raises(ArchiveFault, match=f"no record in .* says that it holds {NAME}, which has rows of 2026-12-21"):
+        check_day(FolderFiles(tmp_path), STORE, DAY + 31, 90)
+
+    file = make_archive(tmp_path, OTHER, DAY, seq=70, period=period)
+    check_day(FolderFiles(tmp_path), STORE, DAY + 31, 90)
+    file.write_bytes(b"PAR")
+    with pytest.raises(ArchiveFault, match=f"{file} has 3 bytes instead of 5; it has rows of 2026-12-21"):
+        check_day(FolderFiles(tmp_path), STORE, DAY + 31, 90)
+    check_day(FolderFiles(tmp_path), OTHER, DAY + 32, 5)
+    file.unlink()
+    with pytest.raises(ArchiveFault, match=f"{file} is missing"):
+        check_day(FolderFiles(tmp_path), STORE, DAY + 31, 90)
+    late.unlink()
+    with pytest.raises(ArchiveFault, match=f"{late} is missing"):
+        check_day(FolderFiles(tmp_path), STORE, DAY + 31, 90)
+
+
+def test_day_elsewhere_that_its_month_has_replaced_is_looked_at_in_the_month(tmp_path: Path) -> None:
+    make_archive(tmp_path, STORE, DAY + 31, seq=90, elsewhere=(DAY,))
+    make_archive(tmp_path, OTHER, DAY, seq=60, run="run-1").unlink()
+    file = make_archive(tmp_path, OTHER, DAY, seq=60, period=MONTH, run="run-2", replaces=((NAME, "run-1"),))
+
+    check_day(FolderFiles(tmp_path), STORE, DAY + 31, 90)
+
+    file.unlink()
+    with pytest.raises(ArchiveFault, match=f"{file} is missing"):
+        check_day(FolderFiles(tmp_path), STORE, DAY + 31, 90)
+
+
+def test_days_elsewhere_are_those_of_when_the_store_was_last_read(tmp_path: Path) -> None:
+    make_archive(tmp_path, STORE, DAY, seq=70, period=MONTH, elsewhere=(DAY + 40,))
+    make_archive(tmp_path, STORE, DAY, seq=80, run="run-2")
+
+    check_day(FolderFiles(tmp_path), STORE, DAY, 80)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2}', '{"version": 1}', "\xff"])

@@ -14,6 +14,7 @@ from mailserver.archive.manifest import (
     FileRecord,
     IndexRecord,
     PeriodRecord,
+    days_elsewhere,
     decode_record,
     decode_records,
     decode_settings,
@@ -25,7 +26,9 @@ from mailserver.archive.manifest import (
 )
 from tests.spark_export.samples import DAY
 
-DAY_RECORD = DayRecord(Fingerprint(3, 900, 2**64 - 1), -50, 2**32 - 1, {"b": 2**62, "a": 0}, 7)
+DAY_RECORD = DayRecord(
+    Fingerprint(3, 900, 2**64 - 1), -50, 2**32 - 1, {"b": 2**62, "a": 0}, 7, elsewhere={"a": (DAY - 9,), "b": ()}
+)
 FULL = PeriodRecord(
     "2024-10",
     "run-1",
@@ -54,6 +57,19 @@ def period(name: str, run: str, *replaces: tuple[str, str], **stores: int) -> Pe
 @pytest.mark.parametrize("record", [FULL, EMPTY])
 def test_record_comes_back(record: PeriodRecord) -> None:
     assert decode_record(encode_record(record), "here") == record
+
+
+def test_record_of_earlier_versions_does_not_say_which_other_days_have_rows() -> None:
+    text = json.loads(encode_record(FULL))
+    for day in text["days"].values():
+        del day["elsewhere"]
+
+    earlier = decode_record(json.dumps(text), "here")
+
+    assert days_elsewhere({"2024-10": FULL}, DAY, "a") == (DAY - 9,)
+    assert days_elsewhere({"2024-10": FULL}, DAY, "b") == ()
+    for store_id in ("a", "c"):
+        assert days_elsewhere({"2024-10": earlier}, DAY, store_id) is None
 
 
 def test_record_of_earlier_versions_has_no_index_and_no_network_topic() -> None:
