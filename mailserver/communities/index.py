@@ -20,6 +20,10 @@ MAX_INDEX_BYTES = 16 * 1024 * 1024
 MAX_ENTRIES = 20_000
 """How many archives an index may list: of 100 years, three a week."""
 
+LATE_SHARE = 2
+"""What comes late for a range that has an archive may use half of either bound. Anybody can post envelopes that claim
+to be of any week, and each may be one more archive; what is left is for new weeks: two hundred years of them."""
+
 MAX_ID_BYTES = 100
 """Of an id. One has 66."""
 
@@ -58,6 +62,34 @@ class HistoryIndex:
 
     format_name: str
     entries: tuple[IndexEntry, ...]
+
+
+class IndexRoom:
+    """How much room an index has for further archives, within the bounds that members check."""
+
+    def __init__(self, form: Format, entries: Iterable[IndexEntry]) -> None:
+        listed = [*entries]
+        self._form = form
+        self._entries = len(listed)
+        self._bytes = len(encode_index(form, listed))
+
+    @property
+    def takes_late(self) -> bool:
+        """Whether there is room for what comes late."""
+        return self._entries < MAX_ENTRIES // LATE_SHARE and self._bytes < MAX_INDEX_BYTES // LATE_SHARE
+
+    def add(self, entry: IndexEntry, *, is_late: bool) -> bool:
+        """Use the room for an entry, if there is enough; return whether there was.
+
+        Args:
+            is_late: its range has an archive already.
+        """
+        share = LATE_SHARE if is_late else 1
+        size = self._bytes + len(encode_index(self._form, [entry]))
+        if self._entries >= MAX_ENTRIES // share or size > MAX_INDEX_BYTES // share:
+            return False
+        self._entries, self._bytes = self._entries + 1, size
+        return True
 
 
 def format_named(name: str, network_topic: str) -> Format:

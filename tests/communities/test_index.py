@@ -10,7 +10,15 @@ from mailserver.codec.protobuf import write_bytes, write_number
 from mailserver.communities import index as index_module
 from mailserver.communities.deployed_format import DeployedFormat
 from mailserver.communities.formats import PIECE_BYTES, EncodedArchive, Format, TimeRange
-from mailserver.communities.index import HistoryIndex, IndexEntry, decode_index, encode_index, entry_of, format_named
+from mailserver.communities.index import (
+    HistoryIndex,
+    IndexEntry,
+    IndexRoom,
+    decode_index,
+    encode_index,
+    entry_of,
+    format_named,
+)
 from mailserver.communities.metadata import MAX_DATA_BYTES
 from mailserver.errors import DecodeError
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
@@ -186,6 +194,22 @@ def test_too_many_entries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(decode_index(encode_index(SPEC, listed[:3])).entries) == 3
     with pytest.raises(DecodeError, match="too many"):
         decode_index(encode_index(SPEC, listed))
+
+
+@both
+@pytest.mark.parametrize("bound", ["MAX_ENTRIES", "MAX_INDEX_BYTES"])
+def test_room_for_what_comes_late_is_half_of_the_index(
+    form: Format, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = entries(form, 10, community().content_topics)
+    limit = len(listed) if bound == "MAX_ENTRIES" else len(encode_index(form, listed))
+    monkeypatch.setattr(index_module, bound, limit)
+    assert IndexRoom(form, listed[:3]).add(listed[3], is_late=True)
+    room = IndexRoom(form, listed[:5])
+    assert not room.add(listed[5], is_late=True)
+    assert [room.add(entry, is_late=False) for entry in (*listed[5:], listed[5])] == [True] * 5 + [False]
+    assert IndexRoom(form, listed[:4]).takes_late
+    assert not IndexRoom(form, listed[:6]).takes_late
 
 
 def test_too_long_an_index_is_not_read() -> None:

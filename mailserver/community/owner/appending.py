@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from mailserver.communities.checking import Finding, check_index
 from mailserver.communities.formats import EncodedArchive, Format, TimeRange
-from mailserver.communities.index import HistoryIndex, IndexEntry, decode_index, encode_index, entry_of
+from mailserver.communities.index import HistoryIndex, IndexEntry, IndexRoom, decode_index, encode_index, entry_of
 from mailserver.community.owner.folders import CommunityFolder
 from mailserver.community.owner.published_ids import ArchiveIds, encode_ids, load_ids
 from mailserver.community.owner.record import CommunityError
@@ -81,18 +81,23 @@ def read_made(folder: CommunityFolder, form: Format) -> Made:
 def append(folder: CommunityFolder, form: Format, made: Made, archives: Iterable[NewArchive]) -> Made:
     """Append archives, in this order. All of them are there when this returns, or none of them after a kill.
 
+    Those for which the index has no room are left out: members would refuse all of it.
+
     Args:
         made: what `read_made` has found, or the last call of this has returned.
     Raises:
         CommunityError: a file cannot be written.
     """
     entries, ids = [*made.entries], [*made.ids]
+    room, ranges = IndexRoom(form, entries), made.ranges
     with _explained(folder):
         with _data(folder) as data:
             data.seek(made.end)
             for archive in archives:
                 content = archive.encoded.data
                 entry = entry_of(form, archive.encoded, data.tell())
+                if not room.add(entry, is_late=entry.time_range in ranges):
+                    continue
                 data.write(content)
                 entries.append(entry)
                 ids.append(ArchiveIds(entry.offset, entry.size, hashlib.sha256(content).digest(), archive.keys))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.communities import deployed_format
+from mailserver.communities import deployed_format, index
 from mailserver.communities.checking import check_archive, check_index
 from mailserver.communities.index import DEPLOYED, decode_index, encode_index
 from mailserver.communities.spec_format import SpecFormat
@@ -76,6 +76,25 @@ def published(folder: CommunityFolder) -> tuple[bytes, bytes]:
 
 def keys_in(folder: CommunityFolder) -> list[bytes]:
     return [each.keys for each in decode_ids(folder.ids.read_bytes())]
+
+
+@pytest.mark.parametrize("bound", ["MAX_ENTRIES", "MAX_INDEX_BYTES"])
+def test_archives_that_an_index_may_not_list_any_more_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    folder = made_in(tmp_path, GARDEN_RECORD)
+    weeks = [each for number in range(4) for each in archives_of(GARDEN_RECORD, number)]
+    late = archives_of(GARDEN_RECORD, 0, sealed(week(0).lower, 1))
+    whole = append(folder, FORM, Made(), weeks)
+    limit = len(whole.entries) if bound == "MAX_ENTRIES" else len(encode_index(FORM, whole.entries))
+    monkeypatch.setattr(index, bound, limit)
+
+    for _ in range(2):
+        full = append(folder, FORM, read_made(folder, FORM), [*late, *archives_of(GARDEN_RECORD, 4)])
+
+        assert full == whole
+        assert read_made(folder, FORM) == whole
+        assert folder.data.stat().st_size == whole.end
 
 
 WEEK = st.lists(st.integers(0, 500), max_size=4, unique=True)
