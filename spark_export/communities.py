@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from mailserver.archive.archive import Archive
 from mailserver.archive.days import utc_text
 from mailserver.communities.formats import EncodedArchive, TimeRange
+from mailserver.communities.index import IndexRoom
 from mailserver.communities.ranges import PERIOD_S
 from mailserver.community.owner.appending import Made, NewArchive, append, read_made
 from mailserver.community.owner.folders import CommunityFolder, owned
@@ -32,7 +33,7 @@ from mailserver.files import PRIVATE_FOLDER, open_descriptor, read_holder, try_l
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.community_encoding import CandidateRow, RangeWork, Skipped, archives_of
-from spark_export.community_plan import SETTLE_S, Due, plan_community
+from spark_export.community_plan import SETTLE_S, Due, late_ranges, plan_community
 from spark_export.community_rows import ArchivedPeriods, Database, Sources, oldest_held, read_rows
 from spark_export.errors import ExportError
 from spark_export.places import Place, address_of
@@ -67,7 +68,11 @@ class CommunitiesConfig:
 
 @dataclass(slots=True)
 class CommunityReport:
-    """What became of one community."""
+    """What became of one community.
+
+    `further`: how many archives are of ranges that had one. `left_out`: how many there is no room for in the index.
+    `takes_late`: whether there is room for what comes late.
+    """
 
     id: str
     name: str
@@ -79,6 +84,8 @@ class CommunityReport:
     waiting: list[TimeRange] = field(default_factory=list)
     unopened: int = 0
     damaged: int = 0
+    left_out: int = 0
+    takes_late: bool = True
 
 
 @dataclass(slots=True)
@@ -100,7 +107,10 @@ class CommunitiesReport:
             if each.waiting:
                 first = utc_text(each.waiting[0].lower)
                 yield f"  {len(each.waiting)} ranges from {first} on wait: messages of them are still to be fetched"
+            if not each.takes_late:
+                yield "  envelopes that come late are left out: half of what an index may list is used"
             for count, what in (
+                (each.left_out, "history archives are left out: the index may list no more"),
                 (each.unopened, "envelopes that no key of their channel opens are left out"),
                 (each.damaged, "envelopes that are damaged, or without an id, are left out"),
             ):
@@ -210,7 +220,8 @@ def _tasks(
         has_holdings = each.folder.holdings.exists()
         held_since = oldest_held(each.folder.holdings) if has_holdings else None
         received = [day * SECONDS_PER_DAY for day in days] + ([] if held_since is None else [held_since])
-        plan = plan_community(number, each.community, each.published, min(received, default=None), due)
+        late = late_ranges(each.made.entries, due.now) if each.report.takes_late else frozenset[TimeRange]()
+        plan = plan_community(number, each.community, each.published, late, min(received, default=None), due)
         each.report.waiting = [*plan.waiting]
         if plan.waiting:
             log.warning("history archives wait community=%s ranges=%d", each.report.id, len(plan.waiting))
@@ -259,22 +270,26 @@ def _append(each: _Owned, parts: Sequence[tuple[RangeTask, RangeMade]]) -> None:
             report.unopened += made.skipped.unopened
             report.damaged += made.skipped.damaged
             if made.archives:
-                report.ranges.append(task.work.time_range)
-                report.further += len(made.archives) if task.work.published else 0
                 yield from _written(task, made)
 
     each.made = append(each.folder, each.community.format, before, archives())
-    added = each.made.ids[len(before.ids) :]
+    added, ranges = each.made.entries[len(before.entries) :], before.ranges
     report.archives = len(added)
-    report.messages = sum(len(ids.keys) for ids in added) // HASH_PREFIX_BYTES
+    report.ranges = [*dict.fromkeys(entry.time_range for entry in added)]
+    report.further = sum(entry.time_range in ranges for entry in added)
+    report.left_out = sum(len(made.archives) for _, made in parts) - len(added)
+    report.takes_late = IndexRoom(each.community.format, each.made.entries).takes_late
+    report.messages = sum(len(ids.keys) for ids in each.made.ids[len(before.ids) :]) // HASH_PREFIX_BYTES
     report.bytes = each.made.end - before.end
     log.info(
-        "history archives made community=%s archives=%d messages=%d bytes=%d further=%d",
+        "history archives made community=%s archives=%d messages=%d bytes=%d further=%d left_out=%d takes_late=%s",
         report.id,
         report.archives,
         report.messages,
         report.bytes,
         report.further,
+        report.left_out,
+        "yes" if report.takes_late else "no",
     )
 
 
@@ -295,7 +310,9 @@ def _owned(communities: Path) -> Iterator[_Owned]:
         community = folder.read()
         if community.is_enabled and community.channels:
             made = read_made(folder, community.format)
-            yield _Owned(folder, community, made, CommunityReport(folder.path.name, community.name))
+            takes_late = IndexRoom(community.format, made.entries).takes_late
+            report = CommunityReport(folder.path.name, community.name, takes_late=takes_late)
+            yield _Owned(folder, community, made, report)
 
 
 @contextlib.contextmanager

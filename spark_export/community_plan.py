@@ -5,13 +5,14 @@ the time before, those that have messages. A forged time of creation must not gi
 the history begins no earlier than the first envelope that was received here may have been created.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mailserver.catchup.ledger import open_ledger
-from mailserver.communities.formats import TimeRange
-from mailserver.communities.index import DEPLOYED
+from mailserver.communities.formats import MAX_CHUNK_BYTES, TimeRange
+from mailserver.communities.index import DEPLOYED, IndexEntry
 from mailserver.communities.ranges import PERIOD_S, range_of
 from mailserver.community.owner.record import Community
 from mailserver.data_dir.running import is_running, was_run
@@ -48,6 +49,22 @@ class Due:
         return any(each.overlaps(time_range) and min(each.upper, time_range.upper) > since for each in self.missing)
 
 
+def late_ranges(entries: Collection[IndexEntry], now: int) -> frozenset[TimeRange]:
+    """The ranges with archives that get a further one if something has come late.
+
+    Each further archive doubles the age from which a range gets the next one, in days: 1, 3, 7, 15 .. So a week of ten
+    years ago has twelve at most, though anybody may post something for it each day. The archives of a week with many
+    messages do not count, but for the last one: they are larger.
+    """
+    counts = Counter({entry.time_range: 0 for entry in entries})
+    counts.update(entry.time_range for entry in entries if entry.size < MAX_CHUNK_BYTES // 2)
+    return frozenset(
+        time_range
+        for time_range, count in counts.items()
+        if now - time_range.upper >= (2 ** max(0, count - 1) - 1) * SECONDS_PER_DAY
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a run looks at of one community, in the order of `data`; and the ranges that wait for what is missing."""
@@ -57,13 +74,19 @@ class Plan:
 
 
 def plan_community(
-    number: int, community: Community, published: Mapping[TimeRange, bytes], first_received: int | None, due: Due
+    number: int,
+    community: Community,
+    published: Mapping[TimeRange, bytes],
+    late: Container[TimeRange],
+    first_received: int | None,
+    due: Due,
 ) -> Plan:
     """Plan one community.
 
     Args:
         number: of the community in the run.
         published: the keys of the envelopes of each range that has an archive.
+        late: which of these are looked at for what has come late.
         first_received: when the first envelope was received of all that there are; None if there are none.
     """
     begin = registered = range_of(community.registered, due.period_s).lower
@@ -81,6 +104,8 @@ def plan_community(
             waiting.append(time_range)
             continue
         is_further = time_range in published
+        if is_further and time_range not in late:
+            continue
         works.append(
             RangeWork(
                 number,

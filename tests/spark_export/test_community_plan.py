@@ -9,15 +9,15 @@ from mailserver.catchup.ledger import open_ledger
 from mailserver.catchup.ranges import Range
 from mailserver.codec.keys import NodeId
 from mailserver.communities.channels import Channel
-from mailserver.communities.formats import TimeRange
-from mailserver.communities.index import DEPLOYED
+from mailserver.communities.formats import MAX_CHUNK_BYTES, PIECE_BYTES, TimeRange
+from mailserver.communities.index import DEPLOYED, IndexEntry
 from mailserver.community.owner.record import Community, new_community
 from mailserver.data_dir.folder import KEY_FILE
 from mailserver.data_dir.running import CONTROL_FILE
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.net.unix_socket import bind_private
 from mailserver.store.interface import NewEnvelope
-from spark_export.community_plan import KEPT_ELSEWHERE_S, Due, Plan, missing_of, plan_community
+from spark_export.community_plan import KEPT_ELSEWHERE_S, Due, Plan, late_ranges, missing_of, plan_community
 from tests.community.owner.samples import GARDEN, KITCHEN, channel, garden, sealed, week
 from tests.spark_export.samples import put
 
@@ -30,7 +30,8 @@ def due(number: int, *missing: TimeRange) -> Due:
 
 
 def plan_of(community: Community, when: Due, *published: int, received: int | None = None) -> Plan:
-    return plan_community(0, community, dict.fromkeys(map(week, published), KEYS), received, when)
+    ranges_with_archives = dict.fromkeys(map(week, published), KEYS)
+    return plan_community(0, community, ranges_with_archives, ranges_with_archives, received, when)
 
 
 def ranges(plan: Plan) -> list[tuple[TimeRange, bool]]:
@@ -60,6 +61,28 @@ def test_published_ranges_are_looked_at_for_what_came_late() -> None:
 
     assert ranges(plan) == [(week(0), True), (week(1), True), (week(2), False)]
     assert [work.published_keys() for work in plan.works] == [{KEYS}, {KEYS}, set()]
+
+
+@pytest.mark.parametrize(("archives", "days"), [(1, 0), (2, 1), (3, 3), (4, 7), (12, 2047), (500, 2**499 - 1)])
+def test_range_with_more_archives_waits_longer_for_the_next_one(archives: int, days: int) -> None:
+    entries = [*_archives_of(0, archives), *_archives_of(1, 3, MAX_CHUNK_BYTES), *_archives_of(1, 1)]
+    now = week(0).upper + days * 86_400
+
+    assert late_ranges(entries, now) >= {week(0)}
+    assert late_ranges(entries, now - 1) & {week(0)} == set()
+    assert late_ranges(entries, week(1).upper) >= {week(1)}
+
+
+def _archives_of(number: int, count: int, size: int = PIECE_BYTES) -> list[IndexEntry]:
+    return [IndexEntry("", week(number), (), place * size, size, 0) for place in range(count)]
+
+
+def test_published_range_that_waits_for_its_next_archive_is_not_looked_at() -> None:
+    published = dict.fromkeys([week(0), week(1)], KEYS)
+
+    plan = plan_community(0, garden(), published, {week(1)}, None, due(2))
+
+    assert ranges(plan) == [(week(1), True), (week(2), False)]
 
 
 def test_ranges_from_one_of_which_messages_are_missing_wait() -> None:

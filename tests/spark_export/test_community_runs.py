@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailserver.communities import index
 from mailserver.communities.checking import check_archive, check_index
 from mailserver.communities.formats import TimeRange
 from mailserver.communities.spec_format import SpecFormat
@@ -77,11 +78,11 @@ def run(
 
 def history(folder: CommunityFolder) -> list[tuple[TimeRange, list[bytes]]]:
     """What each history archive has, in order: its range, and the hashes of its messages. All of it is checked."""
-    index, data = read_index(folder.next_index) or read_index(folder.index), folder.data.read_bytes()
-    assert index is not None
-    assert check_index(index, len(data)) == []
+    listed, data = read_index(folder.next_index) or read_index(folder.index), folder.data.read_bytes()
+    assert listed is not None
+    assert check_index(listed, len(data)) == []
     found = []
-    for entry in index.entries:
+    for entry in listed.entries:
         archive = check_archive(FORM, entry, data[entry.offset : entry.end]).archive
         assert archive is not None
         found.append((entry.time_range, [message.hash for message in archive.messages]))
@@ -223,6 +224,48 @@ def test_ranges_wait_for_what_is_still_being_fetched(folder: CommunityFolder, tm
     assert report.communities[0].waiting == [week(1), week(2)]
     assert [*report.as_words()][1].startswith("  2 ranges from 2024-10-17")
     assert [each.archives for each in run(folder, settled(2), store).communities] == [2]
+
+
+def test_community_whose_index_is_half_full_has_new_weeks_only(
+    folder: CommunityFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "MAX_ENTRIES", 6)
+    store = put(tmp_path / "a" / "mailserver.db")
+    run(folder, settled(1), store)
+    put(store, stored([sealed(week(number).lower + 5, number) for number in range(2)]))
+    (before,) = run(folder, settled(2), store).communities
+    put(store, stored([sealed(week(2).lower + 5)]))
+
+    report = run(folder, settled(3), store)
+
+    (after,) = report.communities
+    assert (before.archives, before.further, before.left_out, before.takes_late) == (2, 1, 1, False)
+    assert (after.archives, after.further, after.left_out, after.takes_late) == (1, 0, 0, False)
+    assert [time_range for time_range, _ in history(folder)] == [week(0), week(1), week(0), week(2), week(3)]
+    assert "late are left out" in [*report.as_words()][1]
+
+
+def test_week_for_which_something_comes_each_day_has_ever_fewer_further_archives(
+    folder: CommunityFolder, tmp_path: Path
+) -> None:
+    store = put(tmp_path / "a" / "mailserver.db", stored([sealed(week(0).lower)]))
+    made = []
+
+    for day in range(33):
+        put(store, stored([sealed(week(0).lower + 1 + day, day)]))
+        report = run(folder, settled(0) + day * 86_400, store)
+        made += [day] * sum(time_range == week(0) for time_range in report.communities[0].ranges)
+
+    assert made == [0, 1, 2, 3, 7, 15, 31]
+    assert [len(messages) for time_range, messages in history(folder) if time_range == week(0)] == [
+        2,
+        1,
+        1,
+        1,
+        4,
+        8,
+        16,
+    ]
 
 
 def test_community_that_is_off_or_has_no_channels_is_left_alone(tmp_path: Path) -> None:
