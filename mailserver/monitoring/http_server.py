@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from functools import partial
+from typing import cast
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -41,6 +42,51 @@ PROTECTION = {
 """Headers of every answer: browsers must not guess its type, and pages of other sites must not read it."""
 
 
+class _Connection(asyncio.Protocol):
+    """One connection, from when it is accepted to its end.
+
+    aiohttp knows of it only later: of those that are accepted together, it would know none that could be dropped.
+    """
+
+    def __init__(self, http: web.RequestHandler, connections: "dict[_Connection, None]") -> None:
+        """Add this to `connections`, from which it is taken when it ends."""
+        self._http = http
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+        self._is_dropped = False
+        connections[self] = None
+
+    def drop(self) -> None:
+        """End this at once, or as soon as it has begun."""
+        del self._connections[self]
+        self._is_dropped = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have all of asyncio.Transport, but do not derive from it.
+        self._transport = cast(asyncio.Transport, transport)
+        self._http.connection_made(self._transport)
+        if self._is_dropped:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.pop(self, None)
+        self._http.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._http.data_received(data)
+
+    def eof_received(self) -> None:
+        self._http.eof_received()
+
+    def pause_writing(self) -> None:
+        self._http.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._http.resume_writing()
+
+
 class HttpServer:
     """Serves GET requests of some paths."""
 
@@ -48,6 +94,7 @@ class HttpServer:
         """Take what answers each path."""
         self._server: asyncio.Server | None = None
         self._is_loopback = False
+        self._connections: dict[_Connection, None] = {}  # oldest first
         app = web.Application(middlewares=[self._guard])
         app.on_response_prepare.append(_protect)
         for path, handler in paths.items():
@@ -88,10 +135,10 @@ class HttpServer:
     def _on_accept(self) -> asyncio.Protocol:
         http = self._runner.server
         assert http is not None
-        connected = http.connections  # oldest first
-        if len(connected) >= MAX_CONNECTIONS and connected[0].transport is not None:
-            connected[0].transport.abort()
-        return http()
+        connection = _Connection(http(), self._connections)
+        if len(self._connections) > MAX_CONNECTIONS:
+            next(iter(self._connections)).drop()
+        return connection
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:

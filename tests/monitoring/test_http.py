@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -120,6 +121,34 @@ async def test_who_connects_and_says_nothing_keeps_nobody_out(port: int) -> None
     finally:
         for _, writer in silent:
             await close_stream(writer)
+
+
+def is_open(silent: socket.socket) -> bool:
+    """Whether the other side has not ended this."""
+    try:
+        return bool(silent.recv(1))
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+def have_open(sockets: Sequence[socket.socket], count: int) -> bool:
+    return sum(map(is_open, sockets)) == count
+
+
+async def test_those_who_connect_in_one_moment_are_no_more_than_may_be(port: int) -> None:
+    with contextlib.ExitStack() as closing:
+        silent = [closing.enter_context(socket.socket()) for _ in range(4 * MAX_CONNECTIONS)]
+        for first in range(0, len(silent), MAX_CONNECTIONS):
+            burst = silent[first : first + MAX_CONNECTIONS]
+            for each in burst:
+                each.setblocking(False)
+                each.connect_ex(("127.0.0.1", port))  # all before the server's next look at its socket
+            so_far = silent[: first + MAX_CONNECTIONS]
+            await until(partial(have_open, so_far, MAX_CONNECTIONS))
+
+        assert LINE.encode() in await say(port, GET + b"Connection: close\r\n\r\n")
 
 
 async def test_connection_is_kept_for_the_next_time_and_not_for_ever(
