@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason, MailserverError
-from mailserver.limits.admission import index_to_evict
+from mailserver.limits.admission import groups_of, index_to_evict
+from mailserver.net.connection import Connection
 from mailserver.peers.served_peer import ServedPeer
 from mailserver.rlpx.session_config import Undecided
 from mailserver.waku.packets import PeerSettings, StatusOptions
@@ -114,18 +115,30 @@ class Peers:
 
         The other peer is disconnected only if the new one has proved that it owns its node id.
         """
-        newcomers = [peer.connection for peer in self._peers if peer.connection.node_id == node_id]
+        # Anybody may open any number of connections that claim one node id.
+        newcomers = [
+            peer.connection
+            for peer in self._peers
+            if peer.connection.node_id == node_id and peer.connection.closed is None
+        ]
         present = sorted(
             (peer.connection for peer in self.connected() if not self.is_named(peer.connection.node_id)),
             key=lambda connection: connection.opened_at or 0.0,
         )
+        hosts = [connection.host for connection in present]
+        by_subnet: dict[bytes, list[Connection]] = {}
         for newcomer in newcomers:
-            index = index_to_evict(newcomer.host, [connection.host for connection in present])
-            if index is not None:
-                if newcomer.is_authenticated:
-                    present[index].disconnect(DisconnectReason.TOO_MANY_PEERS, "its subnet has more than its share")
-                return True
-        return False
+            by_subnet.setdefault(groups_of(newcomer.host).subnet, []).append(newcomer)
+        can_evict = False
+        for connections in by_subnet.values():
+            index = index_to_evict(connections[0].host, hosts)
+            if index is None:
+                continue
+            can_evict = True
+            if any(connection.is_authenticated for connection in connections):
+                present[index].disconnect(DisconnectReason.TOO_MANY_PEERS, "its subnet has more than its share")
+                break
+        return can_evict
 
     def announce(self, status: StatusOptions) -> None:
         """Announce a new Status to all peers, connected now or later. Each is sent only what has changed."""

@@ -1,14 +1,16 @@
 """mailserver.peers.connected: who is let in, and what all are told; over socket pairs, with a real store."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mailserver.errors import DisconnectReason
+from mailserver.limits.admission import groups_of, index_to_evict
 from mailserver.net import connection as connection_module
+from mailserver.peers import connected as connected_module
 from mailserver.peers.connected import PeerInfo, PeerNotConnected, Peers
 from mailserver.rlpx import liveness as liveness_module
 from mailserver.rlpx import p2p
@@ -241,6 +243,33 @@ async def test_no_peer_is_evicted_for_one_that_has_only_sent_auth(tmp_path: Path
             await come_from(mailserver, "198.51.100.1", f"recorded {number}")
 
         assert len(mailserver.connected.connected()) == 3
+
+
+async def test_many_connections_that_claim_one_node_id_are_looked_at_by_subnet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_for: list[str] = []
+
+    def noting(newcomer: str, present: Sequence[str]) -> int | None:
+        looked_for.append(newcomer)
+        return index_to_evict(newcomer, present)
+
+    monkeypatch.setattr(connected_module, "index_to_evict", noting)
+    async with running_mailserver(tmp_path, max_peers=3) as mailserver:
+        for name in "123":
+            await (await come_from(mailserver, f"192.0.2.{name}", name)).greet()
+        for host in ("198.51.100.1", "198.51.100.2", "203.0.113.1") * 3:
+            await come_from(mailserver, host, "recorded")
+        gone = await come_from(mailserver, "198.18.0.1", "recorded")
+        await gone.close()
+        await until(lambda: mailserver.connections[-1].closed is not None)
+        looked_for.clear()
+
+        assert mailserver.connected.refuse(private_key("recorded").public_key) is None
+        assert sorted(groups_of(host).subnet for host in looked_for) == [
+            groups_of("198.51.100.1").subnet,
+            groups_of("203.0.113.1").subnet,
+        ]
 
 
 async def test_static_and_trusted_peers_do_not_make_room(tmp_path: Path) -> None:
