@@ -6,6 +6,7 @@ is refused, reported once, and not fetched again.
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from mailserver.torrents.errors import LinkRefused, Refusal, TorrentError, Torre
 from mailserver.torrents.held import HeldPieces
 from mailserver.torrents.info import DATA_FILE, INDEX_FILE, TorrentInfo
 from mailserver.torrents.magnet import MagnetLink
+from mailserver.units import size_text
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,7 +36,12 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 BATCH_BYTES = 32 * 1024 * 1024
-"""How much is fetched before it is imported: whole ranges, until they have so many bytes."""
+"""How much is fetched before it is imported: archives until they have so many bytes. What they hold is copied, and then
+written in one transaction for each range, so a range of any size is cut, too."""
+
+KEPT_FREE_BYTES = 1024**3
+"""How much of the disk stays free: a batch has 137 MB at most, and takes that four times, in the torrent, its copy, the
+history and its log. The rest is for the mailserver, which may be on the same disk."""
 
 DOWNLOADS = "downloads"
 TORRENT = "torrent"
@@ -171,6 +178,7 @@ class Fetcher:
             if info.name != self._name:  # else a community could have us take the torrent of another for its own
                 raise TorrentRefused(Refusal.COMMUNITY)
             await self._enter(info)
+            await self._check_disk()
             await self._fetch_pieces(info, link, [info.index_pieces], "fetching the index", on_progress)
             index = await on_disk(self._read_index, info)
             await self._list(info, index)
@@ -210,6 +218,16 @@ class Fetcher:
 
         await self._torrents.fetch(info, self._folder / TORRENT, pieces, link=link, on_progress=show)
 
+    async def _check_disk(self) -> None:
+        """Check that there is room for a batch.
+
+        Raises:
+            CannotFetch: there is not.
+            OSError: that cannot be found out.
+        """
+        if (await asyncio.to_thread(shutil.disk_usage, self._folder)).free < KEPT_FREE_BYTES:
+            raise CannotFetch(f"less than {size_text(KEPT_FREE_BYTES)} is free on the disk", is_final=False)
+
     def _read_index(self, info: TorrentInfo) -> HistoryIndex:
         """Read the index of the torrent, and check it.
 
@@ -238,11 +256,12 @@ class Fetcher:
         to_fetch = await asyncio.to_thread(lambda: missing(wanted(archives, self._choice)))
         total, done = sum(len(archive.entry.pieces) for archive in to_fetch), 0
         fetched = await self._import()  # what is left of an attempt before
-        for batch in _batches(to_fetch):
+        for batch in batches(to_fetch):
 
             def show(_: str, pieces: int, __: int | None, before: int = done) -> None:
                 on_progress("fetching", before + pieces, total)
 
+            await self._check_disk()
             await self._fetch_pieces(info, link, [archive.entry.pieces for archive in batch], "", show)
             await self._keep(batch)
             done += sum(len(archive.entry.pieces) for archive in batch)
@@ -297,14 +316,15 @@ class _IndexRefused(MailserverError):
     """An index cannot be used."""
 
 
-def _batches(archives: Sequence[KnownArchive]) -> Iterator[list[KnownArchive]]:
-    """Cut what is to be fetched into batches of whole ranges."""
+def batches(archives: Sequence[KnownArchive]) -> Iterator[list[KnownArchive]]:
+    """Cut what is to be fetched into batches."""
     batch: list[KnownArchive] = []
+    size = 0
     for archive in archives:
-        is_next_range = bool(batch) and archive.time_range != batch[-1].time_range
-        if is_next_range and sum(each.entry.size for each in batch) >= BATCH_BYTES:
-            yield batch
-            batch = []
         batch.append(archive)
+        size += archive.entry.size
+        if size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
     if batch:
         yield batch

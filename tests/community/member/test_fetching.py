@@ -10,10 +10,11 @@ import pytest
 
 from mailserver.communities.choosing import All, Between, Choice, Latest
 from mailserver.communities.formats import PIECE_BYTES, EncodedArchive, TimeRange
-from mailserver.communities.index import entry_of
-from mailserver.community.member.fetching import CannotFetch, Fetched, Fetcher
+from mailserver.communities.index import SPEC, IndexEntry, entry_of
+from mailserver.community.member import fetching
+from mailserver.community.member.fetching import BATCH_BYTES, CannotFetch, Fetched, Fetcher
 from mailserver.community.member.history import History, open_history, read_overview
-from mailserver.community.member.records import State
+from mailserver.community.member.records import KnownArchive, State
 from mailserver.community.member.schema import HISTORY_FILE
 from mailserver.files import make_folder
 from mailserver.torrents.client import TorrentProcess
@@ -21,7 +22,7 @@ from mailserver.torrents.magnet import MagnetLink
 from mailserver.torrents.making import make_torrent
 from tests.community.member.publishing import NAME, NETWORK_TOPIC, TOPICS, Published, published, sealed
 from tests.community.member.torrents import HASTY, LOOPBACK, Seeded, quiet
-from tests.community.member.worlds import NOW, WEEK_S, message, messages_of, week
+from tests.community.member.worlds import NOW, WEEK_S, content, message, messages_of, week
 from tests.torrents.processes import LIAR
 from tests.torrents.raw_seed import liar
 
@@ -360,6 +361,71 @@ async def test_range_counts_as_said_once_its_bad_archive_is_not_listed_any_more(
 
     (kept,) = messages_of(tmp_path / "member" / HISTORY_FILE)
     assert kept.hash == good.hash
+
+
+async def test_range_of_many_archives_is_imported_bit_by_bit_and_replaced_at_the_end(
+    tmp_path: Path, owner: TorrentProcess, torrents: TorrentProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "BATCH_BYTES", 1)
+    path = tmp_path / "member" / HISTORY_FILE
+    made = weeks(4)
+    for second in (10, 20):
+        made.add(week(4), [sealed(4 * WEEK_S + second)])
+    uri = await Seeded(owner, tmp_path / "owner").publish(made)
+    seen: list[tuple[int, int]] = []
+
+    class Killed(BaseException):
+        pass
+
+    def look(step: str, done: int, total: int | None) -> None:
+        if step == "importing":
+            overview = read_overview(path)
+            seen.append((sum(each.state is State.IMPORTED for each in overview.archives), overview.unarchived))
+            if len(seen) == 2:
+                raise Killed
+
+    async with fetcher(tmp_path / "member", torrents) as (member, history):
+        await history.put_recent([message(4 * WEEK_S + 5), message(5 * WEEK_S)])
+        with pytest.raises(Killed):
+            await member.fetch(uri, look)
+    async with fetcher(tmp_path / "member", torrents) as (member, history):
+        await member.resume()
+        fetched = await member.fetch(uri, look)
+
+    assert seen == [(0, 2), (1, 2), (2, 2)]
+    assert fetched == Fetched(downloaded=1, imported=1, messages=1)
+    assert len(messages_of(path)) == 6
+    assert read_overview(path).unarchived == 1  # of the week after
+
+
+def test_batches_are_cut_within_a_range() -> None:
+    archives = [
+        KnownArchive(
+            content(str(number)),
+            SPEC,
+            IndexEntry("", week(4), (), 0, BATCH_BYTES // 2 - (number == 0), 0),
+            is_listed=True,
+            state=State.MISSING,
+        )
+        for number in range(6)
+    ]
+
+    assert [len(batch) for batch in fetching.batches(archives)] == [3, 2, 1]
+
+
+async def test_nothing_is_fetched_while_the_disk_is_nearly_full(
+    tmp_path: Path, owner: TorrentProcess, torrents: TorrentProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = await Seeded(owner, tmp_path / "owner").publish(weeks(4))
+
+    async with fetcher(tmp_path / "member", torrents) as (member, _):
+        with monkeypatch.context() as full:
+            full.setattr(fetching, "KEPT_FREE_BYTES", 2**62)
+            with pytest.raises(CannotFetch, match="is free on the disk") as caught:
+                await member.fetch(uri, quiet)
+        assert not caught.value.is_final
+
+        assert (await member.fetch(uri, quiet)).messages == 3
 
 
 @pytest.mark.parametrize(
