@@ -58,7 +58,9 @@ _SELECT_TOTALS = f"SELECT count(*), sum(length({_RAW})), CAST(group_concat({_KEY
 _KEY_HASH_THERE = (
     f"CASE octet_length(hash) WHEN {HASH_PREFIX_BYTES} THEN hash ELSE '\\x{'00' * HASH_PREFIX_BYTES}'::bytea END"
 )
-_OF_DAY_THERE = "FROM envelopes WHERE seq BETWEEN $1 AND $2 AND received BETWEEN $3 AND $4 AND created <= $5"
+# `+ 0` keeps the server from the index of (received, seq): by that, each statement would walk through all of the day.
+# By the index of seq, it looks only at the rows that it returns.
+_OF_DAY_THERE = "FROM envelopes WHERE seq BETWEEN $1 AND $2 AND received + 0 BETWEEN $3 AND $4 AND created <= $5"
 _THERE = {
     _SELECT_ENVELOPES: f"SELECT seq, received, created, topic, hash, raw {_OF_DAY_THERE} ORDER BY seq",
     _SELECT_KEYS: (f"SELECT seq, received, created, {_KEY_HASH_THERE}, octet_length(raw) {_OF_DAY_THERE} ORDER BY seq"),
