@@ -36,6 +36,10 @@ RETRY_S = 1800.0
 MAX_GIVEN = 16
 """How many links that were given by hand wait at most to be tried."""
 
+TURN_S = 0.01
+"""After so long, others go on before the next envelope is opened. Anybody may post in the special channel, and a page
+may have 4,000 links of foreigners, each with two signatures."""
+
 MAX_CLOCK_AHEAD_MS = 86_400_000
 """How far ahead the clock of a link may be: one from the far future would hide all links that follow."""
 
@@ -69,6 +73,7 @@ class Member:
         self._listed = asyncio.Event()
         self._given: deque[str] = deque()
         self._is_asked = False
+        self._others_went_on = 0.0
         self._finished: MagnetLink | None = None
         self.ignored = 0
         """Messages of the special channel that the community has not signed."""
@@ -138,6 +143,7 @@ class Member:
         messages = []
         latest = self._settings.wall_clock() + MAX_AHEAD_S
         for envelope in envelopes:
+            await self._let_others_go_on()
             if envelope.topic == self._special.topic:
                 await self._take_link(envelope)
             elif envelope.created <= latest:
@@ -145,6 +151,13 @@ class Member:
                     messages.append(self._message(envelope))
         if messages:
             await self._history.put_recent(messages)
+
+    async def _let_others_go_on(self) -> None:
+        """Wait a turn, if they had none for TURN_S: live envelopes come one by one, and may come without end."""
+        now = asyncio.get_running_loop().time
+        if now() - self._others_went_on >= TURN_S:
+            await asyncio.sleep(0)
+            self._others_went_on = now()
 
     async def _resume(self) -> Fetched:
         fetched = await self._fetcher.resume()

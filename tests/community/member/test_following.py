@@ -286,3 +286,31 @@ async def test_envelopes_without_an_id_or_of_the_future_are_left_alone(
         await member.take([make_envelope(3, created=now, topic=NEWS.topic)])
 
     assert len(messages_of(folder.history)) == 1
+
+
+@pytest.mark.parametrize("at_once", [20, 1], ids=["a page", "one by one"])
+async def test_junk_in_the_special_channel_holds_up_nobody(
+    daemon: Daemon,
+    processes: tuple[TorrentProcess, TorrentProcess],
+    folder: MemberFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    at_once: int,
+) -> None:
+    monkeypatch.setattr(following, "TURN_S", 0.0)
+    junk = [await announcement("magnet:?", now_ms() + number, FOREIGNER) for number in range(20)]
+    others = 0
+
+    async def count() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    async with open_member(folder, processes[1], settings(daemon.enode)) as member:
+        counting = asyncio.create_task(count())
+        for at in range(0, len(junk), at_once):
+            await member.take(junk[at : at + at_once])
+        counting.cancel()
+
+        assert member.ignored == len(junk)
+    assert others >= len(junk)
