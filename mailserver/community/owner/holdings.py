@@ -62,7 +62,10 @@ SCHEMA_VERSION = len(MIGRATIONS)
 
 _INSERT = "INSERT OR IGNORE INTO envelopes (created, topic, hash, received, raw) VALUES (?, ?, ?, ?, ?)"
 _ADVANCE = "UPDATE progress SET arrival = ? WHERE identity = ? AND arrival = ?"
-_OLD = "SELECT created, topic, hash FROM envelopes WHERE (created, hash) > (?, ?) AND created < ? ORDER BY 1, 3 LIMIT ?"
+_OLD = """
+    SELECT created, topic, hash, received FROM envelopes WHERE (created, hash) > (?, ?) AND created < ?
+    ORDER BY 1, 3 LIMIT ?
+"""
 _DELETE = "DELETE FROM envelopes WHERE created = ? AND hash = ?"
 
 T = TypeVar("T")
@@ -71,6 +74,18 @@ Place = tuple[int, bytes]
 """Time of creation, and key."""
 
 FIRST_PLACE: Place = (-1, b"")
+
+
+class Held(NamedTuple):
+    """An envelope that is held: when it was created, its topic and key, and when it was received."""
+
+    created: int
+    topic: Topic
+    key: bytes
+    received: int
+
+
+IsRemovable = Callable[[Held], bool]
 
 
 class Progress(NamedTuple):
@@ -117,11 +132,11 @@ class Holdings:
         self.progress = self.progress._replace(arrival=end)
         return taken
 
-    async def remove(self, before: int, is_removable: Callable[[int, Topic, bytes], bool]) -> int:
+    async def remove(self, before: int, is_removable: IsRemovable) -> int:
         """Remove what was created before a time and may go; return how many went.
 
         Args:
-            is_removable: says so of an envelope's time of creation, topic, and key.
+            is_removable: says so of each.
         Raises:
             StoreError: the file cannot be written.
         """
@@ -224,13 +239,17 @@ def _remove(
     connection: sqlite3.Connection,
     after: Place,
     before: int,
-    is_removable: Callable[[int, Topic, bytes], bool],
+    is_removable: IsRemovable,
     limit: int,
 ) -> tuple[int, Place | None]:
     """Look at the next rows; return how many went, and where to go on, None at the end."""
     with transaction(connection):
         rows = connection.execute(_OLD, (*after, before, limit)).fetchall()
-        gone = [(created, key) for created, topic, key in rows if is_removable(created, Topic(topic), key)]
+        gone = [
+            (created, key)
+            for created, topic, key, received in rows
+            if is_removable(Held(created, Topic(topic), key, received))
+        ]
         connection.executemany(_DELETE, gone)
     return len(gone), (rows[-1][0], rows[-1][2]) if len(rows) == limit else None
 

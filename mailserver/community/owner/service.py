@@ -24,6 +24,7 @@ from mailserver.community.owner.progress import owned_progress
 from mailserver.community.owner.published_ids import decode_ids
 from mailserver.community.owner.publishing import Publisher
 from mailserver.community.owner.record import Community, CommunityError
+from mailserver.community.owner.removing import Removal
 from mailserver.community.owner.sent import SentPieces
 from mailserver.errors import DecodeError, StoreError
 from mailserver.feed_socket.client import FeedClient
@@ -33,7 +34,6 @@ from mailserver.torrents.client import TorrentProcess
 from mailserver.torrents.magnet import Address, MagnetLink
 from mailserver.torrents.statistics import TorrentTraffic
 from mailserver.units import SECONDS_PER_DAY
-from mailserver.waku.envelope import Topic
 
 log = logging.getLogger(__name__)
 
@@ -209,17 +209,13 @@ class OwnedCommunity:
             self._removed_at = None
 
     async def _remove_holdings(self, record: Community, now: float) -> None:
-        """Remove what is old, in an archive, and distributed: seeded now, and its link was posted."""
+        """Remove what is old, in an archive or in none ever, and distributed: seeded now, and its link was posted."""
         info, announced, holdings = self.publisher.seeded, self.announced, self.holdings
         if info is None or announced is None or announced.info_hash != info.info_hash or holdings is None:
             return
         keys = await asyncio.to_thread(self._published_keys, info.data_bytes)
-
-        def is_removable(created: int, topic: Topic, key: bytes) -> bool:
-            of_channel = (each for each in record.channels if each.topic == topic)
-            return key in keys or not any(each.holds_at(created) for each in of_channel)
-
-        removed = await holdings.remove(int(now - KEPT_S), is_removable)
+        removal = await asyncio.to_thread(Removal, record, self.publisher.entries, keys)
+        removed = await holdings.remove(int(now - KEPT_S), removal.may_go)
         if removed:
             log.info("holdings removed community=%s envelopes=%d", self.folder.path.name, removed)
 

@@ -8,11 +8,11 @@ import pytest
 
 from mailserver.communities.formats import TimeRange
 from mailserver.community.owner import holdings as module
-from mailserver.community.owner.holdings import Progress, open_holdings
+from mailserver.community.owner.holdings import Held, Progress, open_holdings
 from mailserver.errors import StoreError
 from mailserver.store.arrivals import ArrivedEnvelope
 from mailserver.store.message_ids import Arrival
-from mailserver.waku.envelope import Envelope, Topic
+from mailserver.waku.envelope import Envelope
 from tests.community.owner.samples import ATTIC, GARDEN, KITCHEN, sealed
 
 TOPICS = frozenset({GARDEN, KITCHEN})
@@ -90,17 +90,17 @@ async def test_only_what_is_old_and_may_go_is_removed(tmp_path: Path, monkeypatc
     envelopes = [sealed(100 + number // 2, number) for number in range(10)]
     async with open_holdings(tmp_path / "community.db") as holdings:
         await holdings.take(arrived(envelopes), Arrival(10), TOPICS, 5)
-        asked: list[tuple[int, bytes]] = []
+        asked: list[Held] = []
 
-        def is_removable(created: int, topic: Topic, key: bytes) -> bool:
-            asked.append((created, key))
-            return created != 101
+        def is_removable(held: Held) -> bool:
+            asked.append(held)
+            return held.created != 101
 
         removed = await holdings.remove(104, is_removable)
 
         assert removed == 6
-        assert sorted(asked) == sorted((each.created, each.hash()[:16]) for each in envelopes[:8])
-        assert await holdings.remove(104, lambda created, topic, key: True) == 2
+        assert sorted(asked) == sorted(Held(each.created, GARDEN, each.hash()[:16], 5) for each in envelopes[:8])
+        assert await holdings.remove(104, lambda held: True) == 2
 
     assert [row[0] for row in rows(tmp_path / "community.db")] == [104, 104]
 

@@ -229,6 +229,26 @@ async def test_holdings_of_a_channel_that_does_not_hold_any_more_go_too(
         assert await held_by(owned) == 0
 
 
+async def test_holdings_that_claim_to_be_older_than_the_history_go_too(
+    world: World, clock: Clock, folder: CommunityFolder
+) -> None:
+    clock.now = week(1).lower
+    await world.store.put([stored(sealed(week(0).lower - 400 * DAY_S), week(1).lower)])
+    make_week(folder, 0)
+    async with serving(world, clock) as serve:
+        await serve.until_announced(folder, 1)
+        (owned,) = serve.owners.communities.values()
+        clock.now += HOUR_S
+        await serve.owners.look()
+        assert await held_by(owned) == 1  # no run had it yet, as far as is known
+
+        clock.now = week(1).upper + HOUR_S
+        make_week(folder, 1)
+        await serve.until_announced(folder, 2)
+
+        assert await held_by(owned) == 0
+
+
 async def test_what_is_wrong_with_one_community_is_told_once_and_the_others_go_on(
     world: World, clock: Clock, folder: CommunityFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
