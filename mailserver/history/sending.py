@@ -26,6 +26,7 @@ class Client(Protocol):
 
         Raises:
             ConnectionLost: the client is gone.
+            RequestRejected: it is long, and too much of others waits to be read.
         """
 
     def send(self, code: Code, payload: bytes) -> None:
@@ -33,6 +34,7 @@ class Client(Protocol):
 
         Raises:
             ConnectionLost: the client is gone.
+            RequestRejected: as of `wait_turn`, if it is much longer than was said there.
         """
 
 
@@ -86,7 +88,7 @@ class EnvelopePackets:
         """Send all that was found; deleted envelopes are left out.
 
         Raises:
-            ConnectionLost: the client is gone.
+            ConnectionLost, RequestRejected: as `Client` raises them.
             StoreError: the store cannot be read.
         """
         max_bytes = max_body_bytes(self._max_packet_bytes)
@@ -95,7 +97,8 @@ class EnvelopePackets:
             # As many as will fit if they are as long as those of the packet before.
             count = 1 if one_by_one else min(max_bytes // mean + 1, MAX_ROWS, found.left)
             # Wait first, then read envelopes and send them at once: so a client that stalls costs no memory.
-            await self._client.wait_turn(min(packet_bytes(count * mean), self._max_packet_bytes))
+            likely = packet_bytes(count * mean)  # behind a long envelope, there may be another
+            await self._client.wait_turn(likely if count == 1 else min(likely, self._max_packet_bytes))
             raws = await found.read(count, max_bytes)
             self._bill.charge_envelopes(len(raws.sizes), asyncio.get_running_loop().time())
             if raws.body:

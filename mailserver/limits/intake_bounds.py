@@ -32,6 +32,11 @@ MAX_ANSWERS_BYTES = 8 * 1024 * 1024
 """Memory for one packet each of all answers, to history requests and to questions, which waits for its peer to read it:
 128 of the longest. When it is used up, answers come in packets of RESERVED_BYTES."""
 
+MAX_UNREAD_BYTES = 64 * 1024 * 1024
+"""Memory for packets of more than TARGET_PACKET_BYTES, of one envelope each as a rule, until their peers have read
+them: 500 peers that read nothing would keep 500 MB of them. When it is used up, such packets wait, first in first out;
+see `peers.paced_sender`."""
+
 RESERVED_BYTES = 16 * 1024
 """How much memory each peer may have even when the budget is used up: enough for a packet of some short messages. 500
 peers that make use of it take 8 MiB."""
@@ -137,9 +142,9 @@ class IntakeBounds:
     """One for all peers of a node.
 
     `envelopes`, `requests`, `questions`: the memory for live envelopes that wait for the disk, for history requests,
-    and for questions about message ids. `refused`, `answers`: for what waits until a peer reads: what came with a
-    request that is refused, and packets of answers. `decoding`, `confirming`: turns at decoding packets, and at
-    confirming what is stored.
+    and for questions about message ids. `refused`, `answers`, `unread`: for what waits until a peer reads: what came
+    with a request that is refused, packets of answers, and packets that are longer than others. `decoding`,
+    `confirming`: turns at decoding packets, and at confirming what is stored.
     """
 
     def __init__(
@@ -150,5 +155,6 @@ class IntakeBounds:
         self.questions = MemoryBudget(MAX_QUESTIONS_BYTES)
         self.refused = MemoryBudget(MAX_REFUSED_BYTES)
         self.answers = MemoryBudget(MAX_ANSWERS_BYTES)
+        self.unread = MemoryBudget(MAX_UNREAD_BYTES)
         self.decoding = LoopScheduler()
         self.confirming = LoopScheduler()

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from mailserver.errors import ConnectionLost
+from mailserver.errors import ConnectionLost, RequestRejected
 from mailserver.limits.admission import groups_of
 from mailserver.limits.buckets import Buckets
 from mailserver.limits.loop_scheduler import LoopScheduler
@@ -230,6 +230,14 @@ class Sender(Protocol):
 
         Raises:
             ConnectionLost: the connection has ended.
+            RequestRejected: it is long, and too many peers do not read such.
+        """
+
+    async def drain(self) -> None:
+        """Wait until the peer has read enough of what was sent.
+
+        Raises:
+            ConnectionLost: the connection has ended.
         """
 
     def send(self, code: Code, payload: bytes | SharedPayload) -> None:
@@ -279,7 +287,7 @@ class PeerRelay:
         # Whoever has lost its connection is ended by the task that serves the peer.
         with contextlib.suppress(ConnectionLost), self._relay.reading(self):
             while True:
-                await self._connection.drain()
+                await self._sender.drain()
                 if self.position < self._joined_at:  # it still has to go through the backlog
                     await self._relay.wait_turn()
                 else:
@@ -336,7 +344,11 @@ class PeerRelay:
 
     async def _send(self, envelopes: Sequence[LiveEnvelope]) -> None:
         size = packet_bytes(sum(len(live.envelope.raw) for live in envelopes))
-        await self._sender.wait_turn(size)
+        try:
+            await self._sender.wait_turn(size)
+        except RequestRejected as error:  # like a peer that is too slow, it misses this
+            log.debug("long envelope not relayed peer=%s bytes=%d cause=%r", self._connection, size, error.cause)
+            return
         now = self._clock()  # waiting may have taken a while
         due = [live for live in envelopes if live.envelope.expiry >= now and self._number not in live.sighting.peers]
         if due:

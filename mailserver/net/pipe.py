@@ -19,8 +19,9 @@ CHUNK_BYTES = 32 * 1024
 """No more is read at once: it may inflate to 20 times as much, which stays in memory while it is acted on."""
 
 WRITE_HIGH_BYTES = 32 * 1024
-"""When this much waits to be sent, `drain` waits. For a peer that does not read, no more than this and one packet is
-queued: 100 MB for 500 peers. The kernel holds some MB more, so a peer that reads is not slowed down."""
+"""When this much waits to be sent, `drain` waits. For a peer that does not read, no more than this and one packet each
+of an answer and of live envelopes is queued: 80 MB for 500 peers, and what `IntakeBounds.unread` has for longer ones.
+The kernel holds some MB more, so a peer that reads is not slowed down."""
 
 UNSENT_BYTES = 64 * 1024
 """How much the kernel holds for one socket that it has not sent yet. By default, it holds 4 MB for each peer that does

@@ -131,6 +131,7 @@ class RequestQueue:
             except ConnectionLost:
                 return
             finally:
+                sender.end()
                 if has_room:
                     memory.release(TARGET_PACKET_BYTES)
 

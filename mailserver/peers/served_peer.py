@@ -140,7 +140,7 @@ class ServedPeer:
 
     def sender(self) -> PacedSender:
         """Make a sender for one task."""
-        return PacedSender(self.connection, self._send_rate, self._sealing)
+        return PacedSender(self.connection, self._send_rate, self._sealing, self._services.bounds.unread)
 
     async def stop(self) -> None:
         """Confirm what was received, then disconnect with the reason that we are quitting."""
@@ -235,15 +235,20 @@ class ServedPeer:
         with contextlib.suppress(ConnectionLost):
             await self.connection.ready()
             services = self._services
-            await PeerRelay(
+            sender = self.sender()
+            relay = PeerRelay(
                 services.relay,
                 self.connection,
                 self.number,
                 self._send_rate,
                 services.clock,
-                self.sender(),
+                sender,
                 is_limited=not self._known_meter.is_exempt,
-            ).run()
+            )
+            try:
+                await relay.run()
+            finally:
+                sender.end()
 
     # Limits are kept per peer. They are looked up at the first packet: before it, we do not know who the peer is.
 

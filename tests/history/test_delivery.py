@@ -322,8 +322,8 @@ async def test_packets_are_as_full_as_they_may_be_however_long_envelopes_are(des
     assert large.envelopes == in_order(envelopes)
     sizes = [len(payload) for _, payload in large.sent[:-1]]
     assert sum(sizes) / TARGET_PACKET_BYTES > 0.75 * (len(sizes) - 2)  # but for the last, and where lengths change
-    # A turn is for what came of it, once there is something to go by.
-    assert sum(large.client.turns) == pytest.approx(sum(map(len, (payload for _, payload in large.sent))), rel=0.35)
+    # A turn is for what came of it, once there is something to go by; behind a long envelope, for another.
+    assert sum(large.client.turns) == pytest.approx(sum(map(len, (payload for _, payload in large.sent))), rel=0.45)
 
 
 async def test_tiny_envelopes_with_long_ones_between_are_not_looked_at_again_and_again(

@@ -8,6 +8,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Sequence
 
+from mailserver.limits.intake_bounds import MemoryBudget
 from mailserver.limits.loop_scheduler import LoopScheduler, WorkBudget
 from mailserver.limits.send_rate import SendRate
 from mailserver.live.feed import Feed, LiveEnvelope
@@ -110,7 +111,7 @@ class Hub:
         await raw.greet(status=status.encode())
         await connection.ready()
 
-        sender = PacedSender(connection, send_rate, WorkBudget(LoopScheduler(), 10**9))
+        sender = PacedSender(connection, send_rate, WorkBudget(LoopScheduler(), 10**9), MemoryBudget(2**30))
         sending = PeerRelay(self.relay, connection, number, send_rate, self.clock, sender, is_limited=is_limited)
         self.tasks.append(asyncio.create_task(sending.run()))
         neighbour = Neighbour(raw, number, connection)

@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from mailserver.limits.intake_bounds import MemoryBudget
 from mailserver.limits.loop_scheduler import LoopScheduler, WorkBudget
 from mailserver.limits.send_rate import SendRate
 from mailserver.net.connection import Connection
@@ -49,7 +50,9 @@ async def test_peer_gets_no_more_than_it_takes_whatever_was_expected(
     send_rate, sent = SendRate(), Sent()
     send_rate.follow(PeerSettings(byte_rate_limits=RateLimits(peer=1000)))  # 800 a second are used, and 400 go at once
 
-    await sent_through(PacedSender(cast(Connection, sent), send_rate, WorkBudget(LoopScheduler(), 10**9)), packets)
+    await sent_through(
+        PacedSender(cast(Connection, sent), send_rate, WorkBudget(LoopScheduler(), 10**9), MemoryBudget(2**30)), packets
+    )
 
     assert [moment for moment, _ in sent.packets] == pytest.approx(moments, abs=1e-3)
 
@@ -63,7 +66,7 @@ async def test_turns_are_counted_by_what_was_sent(expected: int, size: int, turn
             nonlocal waited
             waited += 1
 
-    sender = PacedSender(cast(Connection, Sent()), SendRate(), WorkBudget(Counted(), 100))
+    sender = PacedSender(cast(Connection, Sent()), SendRate(), WorkBudget(Counted(), 100), MemoryBudget(2**30))
 
     await sent_through(sender, [(expected, size)] * 4)
 
@@ -78,7 +81,7 @@ async def test_turns_are_counted_by_what_was_sent(expected: int, size: int, turn
 async def test_turn_in_which_nothing_was_sent_is_given_back(settings: PeerSettings) -> None:
     send_rate, sent = SendRate(), Sent()
     send_rate.follow(settings)
-    sender = PacedSender(cast(Connection, sent), send_rate, WorkBudget(LoopScheduler(), 500))
+    sender = PacedSender(cast(Connection, sent), send_rate, WorkBudget(LoopScheduler(), 500), MemoryBudget(2**30))
 
     for _ in range(20):
         await sender.wait_turn(100)

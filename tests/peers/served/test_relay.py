@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import random
 import sqlite3
 from dataclasses import replace
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import DisconnectReason
+from mailserver.limits.intake_bounds import MAX_UNREAD_BYTES
+from mailserver.live import relay as relay_module
+from mailserver.peers import paced_sender as paced_sender_module
 from mailserver.waku.envelope import Envelope, encode_envelope
 from mailserver.waku.packets import PacketCode, StatusOptions
 from tests.mailservers import NOW, STATUS, Mailserver, make_envelope, running_mailserver
@@ -67,6 +71,28 @@ async def test_peer_that_does_not_read_holds_up_neither_others_nor_the_store(mai
     assert sorted(envelope.raw for envelope in await hearing) == sorted(envelope.raw for envelope in large)
     for raw in stuck:  # and who reads again gets what still floats
         assert len(await hear_envelopes(raw, len(large))) == len(large)
+
+
+async def test_long_envelope_is_left_out_while_too_many_do_not_read_such(
+    mailserver: Mailserver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(paced_sender_module, "UNREAD_TIMEOUT_S", 0.1)
+    unread = mailserver.services.bounds.unread
+    assert unread.try_acquire(MAX_UNREAD_BYTES, is_first=False)
+    sender, reader = await mailserver.dial(status=EMPTY_LIST), await mailserver.dial(status=STATUS.encode())
+    long, short, other = make_envelope(1, data_bytes=100_000), make_envelope(2), make_envelope(3, data_bytes=100_000)
+    caplog.set_level(logging.DEBUG, relay_module.__name__)
+
+    for envelope in (long, short):
+        sender.say(PacketCode.MESSAGES, messages(envelope))
+        await sender.hear_packets(2)
+    assert await hear_envelopes(reader, 1) == [short]
+    assert [text for text in caplog.messages if "long envelope not relayed" in text]
+
+    unread.release(MAX_UNREAD_BYTES)
+    sender.say(PacketCode.MESSAGES, messages(other))
+    assert await hear_envelopes(reader, 1) == [other]
+    await until(lambda: unread.used_bytes == 0)
 
 
 def replace_data(envelope: Envelope, data: bytes) -> Envelope:

@@ -11,7 +11,7 @@ from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import PrivateKey
 from mailserver.errors import Rejection
 from mailserver.history.delivery import MAX_REQUEST_BYTES, DeliverySettings
-from mailserver.limits.intake_bounds import IntakeBounds
+from mailserver.limits.intake_bounds import MAX_UNREAD_BYTES, IntakeBounds
 from mailserver.limits.request_quotas import RequestLimits
 from mailserver.mail.completion import Completion, CompletionFormat, Failure
 from mailserver.mail.request import RequestId
@@ -62,6 +62,40 @@ async def test_client_that_does_not_read_its_answer_delays_no_other(mailserver: 
     assert isinstance(outcome, Completion)
     for raw in stuck:
         assert len((await hear_answer(raw))[0]) == 20
+
+
+async def test_while_others_do_not_read_long_envelopes_only_such_are_refused(mailserver: Mailserver) -> None:
+    await fill(mailserver.store, [*make_envelopes(10), *make_envelopes(1, topic=SPORT, data_bytes=100_000)])
+    unread = mailserver.services.bounds.unread
+    assert unread.try_acquire(MAX_UNREAD_BYTES, is_first=False)
+    raw = await mailserver.dial()
+
+    assert len((await ask(raw, sealed_request(deployed_fields(topics=[NEWS])).raw))[0]) == 10
+    envelopes, outcome = await ask(raw, sealed_request(deployed_fields(topics=[SPORT])).raw)
+    assert envelopes == []
+    assert isinstance(outcome, Failure)
+    assert "come back in 20 s" in outcome.message
+
+    unread.release(MAX_UNREAD_BYTES)
+    assert len((await ask(raw, sealed_request(deployed_fields(topics=[SPORT])).raw))[0]) == 1
+    await until(lambda: unread.used_bytes == 0)
+
+
+@pytest.mark.parametrize("together", [1, 3])
+async def test_memory_of_long_packets_is_given_back_however_their_peer_ends(
+    mailserver: Mailserver, together: int
+) -> None:
+    await fill(mailserver.store, make_large_envelopes(20, 1_000_000))
+    unread = mailserver.services.bounds.unread
+    stuck = [await mailserver.dial() for _ in range(together)]
+    for raw in stuck:
+        raw.say(PacketCode.P2P_REQUEST, sealed_request(deployed_fields()).raw)
+    await until(lambda: unread.used_bytes >= together * 1_000_000)
+
+    for raw in stuck:
+        await raw.close()
+
+    await until(lambda: unread.used_bytes == 0)
 
 
 @pytest.mark.parametrize("requests", [5, MAX_WAITING_REQUESTS + 5])
