@@ -88,7 +88,7 @@ async def insert_group(
             for some in _slices(rows):
                 await connection.copy_records_to_table("staging", records=some, columns=_COLUMNS)
             await take_lock(connection, Lock.COMMIT)
-            await partitions.make_for(connection, {envelope.created // SECONDS_PER_DAY for envelope in envelopes})
+            await partitions.make_if_free(connection, {envelope.created // SECONDS_PER_DAY for envelope in envelopes})
             first, last, end = await connection.fetchrow(_INSERT)
         is_committed = True
     finally:

@@ -6,12 +6,16 @@ before there was a partition, stay in the last partition, which takes everything
 
 To make one, nobody may be reading the last partition, and to drop one, nobody may be reading the table. Envelopes are
 read in short statements. Ids are compared in transactions that last for seconds: whoever has to wait for these gives up
-soon, because others would wait behind him, and tries again.
+soon, because others would wait behind him, and tries again. `pg_dump` reads everything in one transaction, for hours
+maybe: meanwhile the rows of a day that has no partition yet go into the last one.
 """
 
 import re
+import time
 
-from mailserver.store.postgres.connections import Connection
+import asyncpg
+
+from mailserver.store.postgres.connections import STATEMENT_TIMEOUT_S, Connection
 from mailserver.units import SECONDS_PER_DAY
 
 DAYS_BACK = 62
@@ -22,6 +26,25 @@ DAYS_AHEAD = 1
 
 WAIT_S = 1
 """How long to wait for those who compare ids."""
+
+MAKING_WAIT_S = 0.3
+"""How long to wait for those who read the last partition while nobody can store, on any mailserver: longer than our own
+statements take. Whoever wants to read it waits behind us."""
+
+MAKING_S = 2.0
+"""How long that may take, with the server's look through the last partition: 0.3 s for 600,000 envelopes there."""
+
+MAKING_AGAIN_S = 10.0
+"""After it was not possible, nobody has to wait for another attempt for so long."""
+
+NOT_MADE = (
+    asyncpg.LockNotAvailableError,  # somebody reads, for longer than we wait
+    asyncpg.QueryCanceledError,  # there is too much to look through
+    asyncpg.CheckViolationError,  # a row of the day has come elsewhere
+    asyncpg.DuplicateTableError,  # another mailserver has just made it, or is making it
+    asyncpg.UniqueViolationError,
+)
+"""Why a partition was not made, though nothing is wrong."""
 
 _NAME = re.compile("[a-z]+_d([0-9]+)")
 _DAYS = """
@@ -48,6 +71,21 @@ class Partitions:
         self._table = table
         self._settled: set[int] = set()  # days that have one, or have none and get none
         self._today = 0
+        self._not_before = 0.0  # of time.monotonic()
+
+    async def make_if_free(self, connection: Connection, days: set[int]) -> None:
+        """Make partitions for days as `make_for` does, but only if that can be done at once. Else the rows of these
+        days belong into the last partition."""
+        if self.are_settled(days) or time.monotonic() < self._not_before:
+            return
+        try:
+            async with connection.transaction():
+                await take_no_longer(connection, MAKING_WAIT_S, MAKING_S)
+                await self.make_for(connection, days)
+        except NOT_MADE:
+            self._not_before = time.monotonic() + MAKING_AGAIN_S
+        else:
+            await take_no_longer(connection, STATEMENT_TIMEOUT_S, STATEMENT_TIMEOUT_S)
 
     async def make_for(self, connection: Connection, days: set[int]) -> None:
         """Make partitions for days, as far as they get one. The transaction must hold the lock of those who insert.
@@ -64,7 +102,7 @@ class Partitions:
             self._settled, self._today = set(), today
         new = {day for day in days - there if today - DAYS_BACK <= day <= today + DAYS_AHEAD}
         for day in sorted(new):
-            await _make(connection, self._table, day)
+            await make_partition(connection, self._table, day)
         self._settled |= there | new
         if len(days) <= DAYS_BACK:  # else they are old ones, which only take room here
             self._settled |= days
@@ -78,7 +116,12 @@ class Partitions:
         self._settled = set()
 
 
-async def _make(connection: Connection, table: str, day: int) -> None:
+async def make_partition(connection: Connection, table: str, day: int) -> None:
+    """Make a day's partition, unless some of the day is in the last one.
+
+    Raises:
+        NOT_MADE: it cannot be made now. The transaction, or the savepoint, must then be rolled back.
+    """
     start, end = day * SECONDS_PER_DAY, (day + 1) * SECONDS_PER_DAY
     is_elsewhere = f"SELECT EXISTS (SELECT 1 FROM {table}_rest WHERE created >= $1 AND created < $2)"
     if await connection.fetchval(is_elsewhere, start, end):
@@ -95,6 +138,14 @@ async def _make(connection: Connection, table: str, day: int) -> None:
 async def wait_no_longer(connection: Connection) -> None:
     """In the rest of this transaction, do not wait for a lock for longer than WAIT_S."""
     await connection.execute(f"SET LOCAL lock_timeout = '{WAIT_S}s'")
+
+
+async def take_no_longer(connection: Connection, wait_s: float, statement_s: float) -> None:
+    """In the rest of this transaction, or until it is said again, wait for a lock no longer than `wait_s`, and let a
+    statement take no longer than `statement_s`. A savepoint that is rolled back takes it back."""
+    await connection.execute(
+        f"SET LOCAL lock_timeout = '{wait_s * 1000:.0f}ms'; SET LOCAL statement_timeout = '{statement_s * 1000:.0f}ms'"
+    )
 
 
 async def drop(connection: Connection, table: str, day: int) -> None:
