@@ -56,6 +56,11 @@ class SendRate:
         self._changed = asyncio.Event()
 
     @property
+    def is_limited(self) -> bool:
+        """Whether the peer limits packets or bytes at all."""
+        return self._packets is not None or self._bytes is not None
+
+    @property
     def limits_topics(self) -> bool:
         """Whether the peer limits topics."""
         return self._topic_packets is not None or self._topic_bytes is not None

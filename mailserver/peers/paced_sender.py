@@ -8,7 +8,7 @@ corrected when the packet is sent.
 import asyncio
 import math
 
-from mailserver.errors import Rejection, RequestRejected
+from mailserver.errors import ConnectionLost, DisconnectReason, Rejection, RequestRejected
 from mailserver.limits.intake_bounds import MemoryBudget
 from mailserver.limits.loop_scheduler import WorkBudget
 from mailserver.limits.send_rate import SendRate
@@ -20,6 +20,12 @@ from mailserver.rlpx.shared_payload import SharedPayload
 
 UNREAD_TIMEOUT_S = WRITE_TIMEOUT_S
 """How long a long packet may wait for memory. In this time, each peer that has some either reads or is dropped."""
+
+
+RATE_TIMEOUT_S = 300.0
+"""How long a packet may wait for the rate limits that its peer has announced. A limit should not be less than one
+packet a second (6/WAKU1 "Rate Limits Field"). Without this, an answer to a peer that takes a byte a second would keep
+its share of the memory for answers for days."""
 
 
 class PacedSender:
@@ -60,7 +66,8 @@ class PacedSender:
             self._counted = None
         await self._connection.drain()
         self._release()
-        await self._send_rate.take(size)
+        if self._send_rate.is_limited:
+            await self._wait_for_rate(size)
         if size > TARGET_PACKET_BYTES:
             await self._wait_for_memory(size)
         await self._sealing.take(size)
@@ -79,6 +86,15 @@ class PacedSender:
     def end(self) -> None:
         """Give back what is held: nothing more is sent, or the connection has ended."""
         self._release()
+
+    async def _wait_for_rate(self, size: int) -> None:
+        try:
+            async with asyncio.timeout(RATE_TIMEOUT_S):
+                await self._send_rate.take(size)
+        except TimeoutError as error:
+            cause = f"peer takes less than one packet in {RATE_TIMEOUT_S:g} s"
+            self._connection.disconnect(DisconnectReason.SUBPROTOCOL_ERROR, cause)
+            raise ConnectionLost(DisconnectReason.SUBPROTOCOL_ERROR, cause) from error
 
     async def _wait_for_memory(self, size: int) -> None:
         try:

@@ -6,11 +6,12 @@ from typing import cast
 
 import pytest
 
+from mailserver.errors import ConnectionLost, DisconnectReason
 from mailserver.limits.intake_bounds import MemoryBudget
 from mailserver.limits.loop_scheduler import LoopScheduler, WorkBudget
 from mailserver.limits.send_rate import SendRate
 from mailserver.net.connection import Connection
-from mailserver.peers.paced_sender import PacedSender
+from mailserver.peers.paced_sender import RATE_TIMEOUT_S, PacedSender
 from mailserver.waku.packets import PacketCode, PeerSettings, RateLimits
 from tests.simulated_time import in_simulated_time
 
@@ -20,9 +21,14 @@ class Sent:
     """Where it leads to: takes down when what was sent."""
 
     packets: list[tuple[float, int]] = field(default_factory=list)
+    disconnected: str = ""
 
     async def drain(self) -> None:
         """It reads everything at once."""
+
+    def disconnect(self, reason: DisconnectReason, cause: str) -> None:
+        assert reason is DisconnectReason.SUBPROTOCOL_ERROR
+        self.disconnected = cause
 
     def send(self, code: PacketCode, payload: bytes) -> None:
         assert code is PacketCode.P2P_MESSAGE
@@ -90,3 +96,17 @@ async def test_turn_in_which_nothing_was_sent_is_given_back(settings: PeerSettin
     ((moment, size),) = sent.packets
     assert moment == pytest.approx(0.0, abs=1e-3)
     assert size == 100
+
+
+@in_simulated_time
+async def test_peer_that_takes_too_little_is_disconnected_after_a_while() -> None:
+    send_rate, sent = SendRate(), Sent()
+    send_rate.follow(PeerSettings(byte_rate_limits=RateLimits(peer=1)))
+    sender = PacedSender(cast(Connection, sent), send_rate, WorkBudget(LoopScheduler(), 10**9), MemoryBudget(2**30))
+    began = asyncio.get_running_loop().time()
+
+    with pytest.raises(ConnectionLost):
+        await sender.wait_turn(500)
+
+    assert asyncio.get_running_loop().time() - began == pytest.approx(RATE_TIMEOUT_S)
+    assert "less than one packet" in sent.disconnected
