@@ -119,7 +119,7 @@ class TorrentProcess:
     async def drop(self, info_hash: bytes) -> None:
         """Leave a torrent; its files stay, and are not open any more. Whoever fetches it gets TorrentSuperseded."""
         self._torrents.pop(info_hash, None)
-        await self._child.ask({"op": "drop", "info_hash": info_hash.hex()})
+        await self._ask_unless_it_fails({"op": "drop", "info_hash": info_hash.hex()})  # it is left all the same
 
     async def metadata(self, link: MagnetLink, timeout_s: float | None = None) -> TorrentInfo:
         """Ask peers for the metadata of a link's torrent.
@@ -200,8 +200,10 @@ class TorrentProcess:
             raise _translated(info.info_hash, error) from error
 
     async def statistics(self) -> Statistics:
-        """What the process does now. While it is being started again, this waits."""
-        answer = await self._child.ask({"op": "statistics"})
+        """What the process does now; nothing, if it fails to say so. While it is being started again, this waits."""
+        answer = await self._ask_unless_it_fails({"op": "statistics"})
+        if answer is None:
+            return Statistics(self.port, self.restarts, 0, ())
         torrents = tuple(
             TorrentStatistics(**{**each, "info_hash": bytes.fromhex(each["info_hash"])}) for each in answer["torrents"]
         )
@@ -213,8 +215,20 @@ class TorrentProcess:
         Blocks have BLOCK_BYTES, the last one of a piece what is left. If more is sent at once than libtorrent tells
         of, some are left out.
         """
-        answer = await self._child.ask({"op": "sent", "info_hash": info_hash.hex()})
-        return dict(answer["pieces"])
+        answer = await self._ask_unless_it_fails({"op": "sent", "info_hash": info_hash.hex()})
+        return {} if answer is None else dict(answer["pieces"])
+
+    async def _ask_unless_it_fails(self, request: Frame) -> Frame | None:
+        """Ask for something that depends on no link; None: it has failed, and has said where on its error stream.
+
+        That is a bug of ours, and no reason for callers to end.
+        """
+        try:
+            return await self._child.ask(request)
+        except RequestFault as error:
+            if error.fault is not Fault.FAILED:
+                raise
+            return None
 
     def _of_link(self, link: MagnetLink) -> tuple[tuple[str, ...], tuple[Address, ...]]:
         """Trackers and peers, ours and the link's."""

@@ -219,6 +219,33 @@ async def test_metadata_is_asked_for_again_after_a_kill(published: Path) -> None
             assert await asking == info
 
 
+BUGGY = """
+from mailserver.torrents import process, session
+
+def fail(*_):
+    raise RuntimeError("as in a test")
+
+session.statistics = session.disconnect = fail
+process.main()
+"""
+
+
+async def test_bug_in_the_process_ends_neither_it_nor_its_service(
+    published: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "COMMAND", (sys.executable, "-c", BUGGY))
+    info = publish(published)
+    async with process_on(OWNER) as owner:
+        await owner.seed(info, published)
+
+        assert (await owner.statistics()).torrents == ()
+        await owner.drop(info.info_hash)
+
+        assert await owner.sent(info.info_hash) == {}
+        assert (await owner.statistics()).memory_bytes > 0  # there is no torrent any more of which it could fail
+        assert owner.restarts == 0
+
+
 async def test_process_ends_with_its_context(published: Path) -> None:
     async with process_on(OWNER) as owner:
         process_id = owner.process_id
