@@ -8,6 +8,8 @@ takes to have it.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import asyncpg
+
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.postgres.connections import Connection, take_lock
@@ -78,6 +80,17 @@ async def insert_group(
     Args:
         live: how many of them, the first ones, are live.
     """
+    try:
+        return await _insert_group(connection, envelopes, partitions, live)
+    except asyncpg.CheckViolationError:
+        # They were on their way into the last partition while another mailserver made that of their day: now it is
+        # there.
+        return await _insert_group(connection, envelopes, partitions, live)
+
+
+async def _insert_group(
+    connection: Connection, envelopes: Sequence[NewEnvelope], partitions: Partitions, live: int
+) -> Inserted:
     is_committed = False
     rows = [
         (number, received, created, topic, full_hash[:HASH_PREFIX_BYTES], raw)

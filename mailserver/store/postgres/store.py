@@ -27,6 +27,7 @@ from mailserver.store.interface import (
     always,
 )
 from mailserver.store.message_ids import OtherNetworkTopic
+from mailserver.store.postgres.ahead import PartitionsAhead
 from mailserver.store.postgres.connections import (
     READERS,
     SNAPSHOTS,
@@ -105,6 +106,7 @@ class PostgresStore:
         self._failures = failures
         self._rows = RowReader(PaidReader(readers))
         self._removed = removed
+        self._ahead = PartitionsAhead()
         self._handoff = PostgresHandoff(lambda job: self._change("read", job), was_archived=was_archived)
 
     async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None, *, is_live: bool = False) -> None:
@@ -226,7 +228,9 @@ class PostgresStore:
         return self._removed.pruned
 
     async def maintain(self) -> bool:
-        """Remove some of what days have left over that were dropped; return whether there was any."""
+        """Make tomorrow's partitions; remove some of what days have left over that were dropped; return whether there
+        was any."""
+        await self._change("maintain", self._ahead.keep)
         return await self._change("maintain", forget_left_over)
 
     async def touch(self) -> None:

@@ -1,5 +1,6 @@
 """mailserver.store.postgres.partitions: days are stored, whoever reads or makes partitions meanwhile."""
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
@@ -15,22 +16,42 @@ from tests.store.postgres.conftest import Place
 from tests.store.postgres.looking import assert_sound
 from tests.store.postgres.test_partitions import indexed, of_day, partition_of
 from tests.store.samples import DAY, raws
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
 TODAY = int(time.time()) // DAY
 
 
+LIMIT_S = 10.0
+
+
+def made(table: str, day: int) -> str:
+    """What makes a day's partition."""
+    return (
+        f"CREATE TABLE {table}_d{day} (LIKE {table} INCLUDING DEFAULTS INCLUDING STORAGE); "
+        f"ALTER TABLE {table} ATTACH PARTITION {table}_d{day} FOR VALUES FROM ({day * DAY}) TO ({(day + 1) * DAY})"
+    )
+
+
+MAKE_TOMORROW = made("envelopes", TODAY + 1)
+
+
 @contextlib.asynccontextmanager
-async def dumping(place: Place) -> AsyncIterator[None]:
-    """Meanwhile every table is read in one transaction, as pg_dump does."""
+async def holding(place: Place, statements: str) -> AsyncIterator[asyncpg.Connection]:
+    """Meanwhile a transaction that has done this lasts."""
     connection = await asyncpg.connect(place.url)
     try:
-        await connection.execute("BEGIN; LOCK TABLE envelopes, ids IN ACCESS SHARE MODE")  # with their partitions
-        yield
+        await connection.execute(f"BEGIN; {statements}")
+        yield connection
         await connection.execute("ROLLBACK")
     finally:
         connection.terminate()
+
+
+def dumping(place: Place) -> contextlib.AbstractAsyncContextManager[asyncpg.Connection]:
+    """Meanwhile every table is read in one transaction, as pg_dump does: also each partition."""
+    return holding(place, "LOCK TABLE envelopes, ids IN ACCESS SHARE MODE")
 
 
 @pytest.fixture
@@ -96,3 +117,93 @@ async def test_nobody_waits_again_for_a_backup_that_was_waited_for(place: Place,
 
     assert took_s < 40 * partitions.MAKING_WAIT_S / 2
     assert await found(store) == raws(days)
+
+
+# Ahead of time
+
+
+async def test_partitions_of_tomorrow_are_made_today(place: Place, store: PostgresStore, other: PostgresStore) -> None:
+    await store.put([of_day(TODAY, 1)])
+    await indexed(store)
+
+    assert await store.maintain() is await other.maintain() is False
+
+    tables = [f"{table}_d{TODAY + 1}" for table in ("envelopes", "ids")]
+    assert place.rows(f"SELECT '{tables[0]}'::regclass, '{tables[1]}'::regclass") != []
+    async with dumping(place):
+        tomorrow = of_day(TODAY + 1, 2)
+        await store.put([tomorrow])
+        await indexed(store)
+    assert partition_of(place, tomorrow) == tables[0]
+    assert place.rows(f"SELECT count(*) FROM {tables[1]}") == ["1"]
+    assert_sound(place.server, place.schema)
+
+
+async def test_day_is_not_made_ahead_where_nothing_comes(place: Place, store: PostgresStore) -> None:
+    await store.put([of_day(TODAY - 1, 1)])
+
+    await store.maintain()
+
+    assert place.rows(f"SELECT to_regclass('envelopes_d{TODAY + 1}')") == []
+
+
+async def test_nobody_who_stores_waits_for_a_partition_that_is_made_ahead(place: Place, store: PostgresStore) -> None:
+    """The server looks through the last partition meanwhile, which nobody can read."""
+    await store.put([of_day(TODAY, 1)])
+
+    async with holding(place, MAKE_TOMORROW):
+        async with asyncio.timeout(LIMIT_S):
+            await store.put([of_day(TODAY, 2, second=1)])
+
+    assert (await store.stats()).envelopes == 2
+
+
+async def test_partition_that_cannot_be_made_ahead_is_made_later(place: Place, store: PostgresStore) -> None:
+    await store.put([of_day(TODAY, 1)])
+    async with dumping(place):
+        await store.maintain()
+        assert place.rows(f"SELECT to_regclass('envelopes_d{TODAY + 1}')") == []
+
+    await store.maintain()
+
+    assert place.rows(f"SELECT count(*) FROM envelopes_d{TODAY + 1}") == ["0"]
+
+
+async def test_day_of_which_something_is_elsewhere_stays_there(place: Place, store: PostgresStore) -> None:
+    async with dumping(place):
+        await store.put([of_day(TODAY, 1), of_day(TODAY + 1, 2)])
+
+    await store.maintain()
+
+    assert place.rows(f"SELECT to_regclass('envelopes_d{TODAY + 1}')") == []
+
+
+async def test_envelope_that_comes_while_its_partition_is_made_is_stored(place: Place, store: PostgresStore) -> None:
+    envelope = of_day(TODAY + 1, 1)
+
+    async with holding(place, MAKE_TOMORROW) as making:
+        putting = asyncio.create_task(store.put([envelope]))
+        waits = (
+            "SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity USING (pid) "
+            "WHERE NOT l.granted AND l.relation = 'envelopes_rest'::regclass AND query LIKE '%INSERT INTO envelopes%'"
+        )
+        await until(lambda: place.rows(waits) == ["1"], LIMIT_S)
+        await making.execute("COMMIT")
+        await putting
+
+    assert partition_of(place, envelope) == f"envelopes_d{TODAY + 1}"
+    assert_sound(place.server, place.schema)
+
+
+async def test_old_day_of_which_nothing_came_is_dropped(place: Place, store: PostgresStore) -> None:
+    empty, held = TODAY - partitions.DAYS_BACK - 1, TODAY - partitions.DAYS_BACK - 2
+    for day in (empty, held):
+        for table in ("envelopes", "ids"):
+            place.rows(made(table, day))
+    await store.put([of_day(held, 1)])
+
+    await store.maintain()
+
+    assert place.rows(f"SELECT to_regclass('envelopes_d{empty}'), to_regclass('ids_d{empty}')") == ["|"]
+    assert partition_of(place, of_day(held, 1)) == f"envelopes_d{held}"
+    assert len(await found(store)) == 1

@@ -1,0 +1,87 @@
+"""Making tomorrow's partitions today, when nobody waits for them, and dropping those of which nothing came.
+
+While a partition is made, the server looks through the last one, and nobody can read that. So whoever has to make one
+with the first envelope of a day keeps everybody from storing for as long. Ahead of time nobody who stores waits, and it
+can be tried again all day if somebody, `pg_dump` say, reads everything in one transaction.
+"""
+
+import time
+
+import asyncpg
+
+from mailserver.store.postgres.connections import Connection, take_lock
+from mailserver.store.postgres.partitions import (
+    DAYS_BACK,
+    MAKING_S,
+    MAKING_WAIT_S,
+    NOT_MADE,
+    drop,
+    make_partition,
+    partition,
+    partitioned_days,
+    take_no_longer,
+)
+from mailserver.store.postgres.schema import Lock
+
+AHEAD_S = 5.0
+"""How long it may take: whoever reads waits, and gives up after STATEMENT_TIMEOUT_S. That is enough for several
+million envelopes in the last partition."""
+
+AHEAD_AGAIN_S = 6 * 3600.0
+"""When to try again if that was too short: it will not be much shorter then, and everybody waits for it."""
+
+_TABLES = ("envelopes", "ids")
+_HAS_DAY = "SELECT EXISTS (SELECT 1 FROM counts WHERE day = $1)"
+_EMPTY = """
+    SELECT day FROM unnest($1::bigint[]) AS day
+    WHERE day < $2 AND NOT EXISTS (SELECT 1 FROM counts WHERE counts.day = day.day)
+"""
+
+
+class PartitionsAhead:
+    """What one mailserver does about partitions from time to time."""
+
+    def __init__(self) -> None:
+        self._not_before = 0.0  # of time.monotonic()
+
+    async def keep(self, connection: Connection) -> None:
+        """Make tomorrow's partitions if anything of today has come, and drop old ones that are empty; what cannot be
+        done now is for a later call."""
+        for table in _TABLES:
+            await self._make(connection, table)
+        there, today = await partitioned_days(connection)
+        for (day,) in await connection.fetch(_EMPTY, [*there], today - DAYS_BACK):
+            await _drop_if_empty(connection, day)
+
+    async def _make(self, connection: Connection, table: str) -> None:
+        if time.monotonic() < self._not_before:
+            return
+        there, today = await partitioned_days(connection, table)
+        if today + 1 in there or not await connection.fetchval(_HAS_DAY, today):
+            return
+        try:
+            async with connection.transaction():
+                await take_no_longer(connection, MAKING_WAIT_S, AHEAD_S)
+                await take_lock(connection, Lock.UPKEEP)  # one mailserver at a time
+                if today + 1 not in (await partitioned_days(connection, table))[0]:
+                    await make_partition(connection, table, today + 1)
+        except asyncpg.QueryCanceledError:
+            self._not_before = time.monotonic() + AHEAD_AGAIN_S
+        except NOT_MADE:
+            pass
+
+
+async def _drop_if_empty(connection: Connection, day: int) -> None:
+    """Drop a day of which nothing has come, or nothing is left. It is too old to get a partition again."""
+    try:
+        async with connection.transaction():
+            await take_no_longer(connection, MAKING_WAIT_S, MAKING_S)
+            await take_lock(connection, Lock.UPKEEP)
+            await take_lock(connection, Lock.COMMIT)
+            is_there = f"SELECT EXISTS (SELECT 1 FROM {partition('envelopes', day)})"
+            if not await connection.fetchval(_HAS_DAY, day) and not await connection.fetchval(is_there):
+                for table in _TABLES:
+                    await drop(connection, table, day)
+    # Somebody reads, or another mailserver has dropped it: a later call looks again.
+    except (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError, asyncpg.UndefinedTableError):
+        pass
