@@ -11,6 +11,8 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import asyncpg
+
 from mailserver.ids.envelopes import joined_muids
 from mailserver.ids.muid import sync_id
 from mailserver.store.engine.id_sums import (
@@ -130,6 +132,9 @@ async def _make_partitions(connection: Connection, after_seq: int, partitions: P
             await wait_no_longer(connection)
             await partitions.make_for(connection, days)
         is_done = True
+    except asyncpg.LockNotAvailableError:
+        if partitions.is_patient():
+            raise
     finally:
         if not is_done:
             partitions.forget()

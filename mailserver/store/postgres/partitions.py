@@ -37,6 +37,10 @@ MAKING_S = 2.0
 MAKING_AGAIN_S = 10.0
 """After it was not possible, nobody has to wait for another attempt for so long."""
 
+PATIENCE_S = 60.0
+"""For how long ids wait to be indexed until those who read let their partition be made. Comparisons end within seconds;
+a backup may last for hours, and meanwhile no gateway would find anything new."""
+
 NOT_MADE = (
     asyncpg.LockNotAvailableError,  # somebody reads, for longer than we wait
     asyncpg.QueryCanceledError,  # there is too much to look through
@@ -71,7 +75,8 @@ class Partitions:
         self._table = table
         self._settled: set[int] = set()  # days that have one, or have none and get none
         self._today = 0
-        self._not_before = 0.0  # of time.monotonic()
+        self._not_before = 0.0  # of time.monotonic(), as the next
+        self._kept_since: float | None = None
 
     async def make_if_free(self, connection: Connection, days: set[int]) -> None:
         """Make partitions for days as `make_for` does, but only if that can be done at once. Else the rows of these
@@ -104,8 +109,16 @@ class Partitions:
         for day in sorted(new):
             await make_partition(connection, self._table, day)
         self._settled |= there | new
+        self._kept_since = None
         if len(days) <= DAYS_BACK:  # else they are old ones, which only take room here
             self._settled |= days
+
+    def is_patient(self) -> bool:
+        """Somebody reads. Whether to wait for him; else the rows of these days belong into the last partition."""
+        now = time.monotonic()
+        if self._kept_since is None:
+            self._kept_since = now
+        return now < self._kept_since + PATIENCE_S
 
     def are_settled(self, days: set[int]) -> bool:
         """Whether all these days have partitions, or get none."""

@@ -96,6 +96,25 @@ async def test_day_that_came_during_a_backup_is_indexed_and_deleted_row_by_row(
     assert_sound(place.server, place.schema)
 
 
+async def test_what_came_during_a_backup_is_indexed_before_its_end(
+    place: Place, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "PATIENCE_S", 0.0)
+    before, during, later = of_day(TODAY - 1, 3), of_day(TODAY, 1), of_day(TODAY, 2, second=1)
+    await store.put([before])
+    await indexed(store)
+
+    async with dumping(place), asyncio.timeout(LIMIT_S):
+        await store.put([during])
+        await indexed(store)
+    await store.put([later])
+    await indexed(store)
+
+    assert place.rows("SELECT count(*) FROM ids_rest") == ["2"]
+    assert [(await store.prune(Surplus((TODAY + 1) * DAY, 100))).envelopes for _ in range(2)] == [1, 2]
+    assert place.rows("SELECT count(*) FROM ids") == place.rows("SELECT count(*) FROM id_sums") == ["0"]
+
+
 async def test_other_days_get_partitions_soon_after_a_backup(place: Place, store: PostgresStore, at_once: None) -> None:
     during, later, again = of_day(TODAY - 3, 1), of_day(TODAY - 2, 2), of_day(TODAY - 3, 3, second=1)
     async with dumping(place):
