@@ -159,7 +159,8 @@ class CommunityWatch:
             offered = await asyncio.to_thread(member.offered)
         except OSError as error:
             offered, problem = None, f"cannot read {error.filename or folder.path}: {error.strerror or error}"
-        return joined_progress(
+        return await asyncio.to_thread(  # an index may list 20,000 archives
+            joined_progress,
             folder.community,
             known.archives,
             link=known.link,
