@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mailserver.limits.loop_scheduler import LoopScheduler
 from mailserver.limits.wait_queue import WaitQueue
-from mailserver.waku.envelope import MIN_SEALED_BYTES, count_envelopes
+from mailserver.waku.envelope import MIN_SEALED_BYTES, PART_ENVELOPES, count_envelopes
 from mailserver.waku.packets import PacketCode
 
 MAX_INTAKE_BYTES = 16 * 1024 * 1024
@@ -49,6 +49,12 @@ not count, tiny envelopes would take 40 times as much memory as is counted for t
 QUANTUM_BYTES = 16 * 1024
 """How much work one peer may have done before others have their turn: decoding takes 3 ms at most. A peer that sends no
 more than this in a second never waits for a turn."""
+
+LARGE_WORK = 128 * 1024
+"""A packet of more work than this is decoded part by part: 512 tiny envelopes, which take 3 ms. Few packets are."""
+
+PART_WORK = PART_ENVELOPES * MIN_SEALED_BYTES
+"""As how much work each part counts."""
 
 STRUCTURE_FACTOR = 16
 """A byte of any other packet takes up to this many times as long to decode as one of envelopes: an update with 10,000

@@ -6,19 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeAlias
 
 from mailserver.codec.snappy import decompress_long
-from mailserver.limits.intake_bounds import QUANTUM_BYTES, PacketCost
+from mailserver.limits.intake_bounds import LARGE_WORK, PART_WORK, QUANTUM_BYTES, PacketCost
 from mailserver.net.sessions import WAKU
 from mailserver.rlpx.events import BaseMessageReceived, LongMessageReceived, MessageReceived
-from mailserver.waku.envelope import MIN_SEALED_BYTES, PART_ENVELOPES
 from mailserver.waku.peer import ENVELOPE_CODES, LargePacket
 from mailserver.waku.peer import Event as WakuEvent
 from mailserver.wakuid.peer import IdPacketReceived
-
-LARGE_WORK = 128 * 1024
-"""A packet of more work than this is decoded part by part: 512 tiny envelopes, which take 3 ms. Few packets are."""
-
-PART_WORK = PART_ENVELOPES * MIN_SEALED_BYTES
-"""As how much work each part counts."""
 
 Event: TypeAlias = WakuEvent | IdPacketReceived
 """What a message of the peer means."""

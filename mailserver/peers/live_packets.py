@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from mailserver.codec.keys import NodeId
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, StoreError
 from mailserver.limits.admission import groups_of
-from mailserver.limits.intake_bounds import QUANTUM_BYTES, RESERVED_BYTES, IntakeBounds, PacketCost
+from mailserver.limits.intake_bounds import PART_WORK, QUANTUM_BYTES, RESERVED_BYTES, IntakeBounds, PacketCost
 from mailserver.limits.loop_scheduler import WorkBudget
 from mailserver.limits.packet_rates import Meter
 from mailserver.limits.send_rate import SendRate
 from mailserver.live.intake import Clock, Intake
 from mailserver.metrics.registry import Metrics
 from mailserver.net.connection import Connection
-from mailserver.net.inbound import PART_WORK, Event, Inbound
+from mailserver.net.inbound import Event, Inbound
 from mailserver.peers.packet_batch import PacketBatch
 from mailserver.waku.envelope import (
     MAX_ENVELOPES_PER_PACKET,

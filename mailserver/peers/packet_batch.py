@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 
 from mailserver.errors import DisconnectReason, RemoteProtocolError
-from mailserver.limits.intake_bounds import QUANTUM_BYTES, PacketCost
-from mailserver.net.inbound import LARGE_WORK, PART_WORK, Event, Inbound, LongMessage, is_large
+from mailserver.limits.intake_bounds import LARGE_WORK, PART_WORK, QUANTUM_BYTES, PacketCost
+from mailserver.net.inbound import Event, Inbound, LongMessage, is_large
 from mailserver.net.sessions import WAKU
 from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
 from mailserver.waku.envelope import Envelope

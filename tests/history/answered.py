@@ -16,6 +16,9 @@ class Client:
     async def drain(self) -> None:
         """It has read all that it was sent."""
 
+    def end(self) -> None:
+        """Nothing more is sent to it."""
+
     def send(self, code: Code, payload: bytes) -> None:
         self.sent.append((code, payload))
         assert len(self.turns) >= len(self.sent)

@@ -7,8 +7,8 @@ import pytest
 
 from mailserver.codec.keccak import keccak256
 from mailserver.errors import DisconnectReason, RemoteProtocolError
-from mailserver.limits.intake_bounds import QUANTUM_BYTES, PacketCost
-from mailserver.net.inbound import LARGE_WORK, PART_WORK, Inbound, LongMessage, Message
+from mailserver.limits.intake_bounds import LARGE_WORK, PART_WORK, QUANTUM_BYTES, PacketCost
+from mailserver.net.inbound import Inbound, LongMessage, Message
 from mailserver.net.sessions import WAKU
 from mailserver.peers.packet_batch import PacketBatch
 from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
