@@ -77,10 +77,20 @@ _FORGET_TOPICS = """
     )
 """
 NOTE_REMOVED = "UPDATE removed SET until = greatest(until, $1), pruned = greatest(pruned, $1)"
+# The days one by one, each from the index: there may be hundreds of thousands of topics of each.
+_GONE_DAYS = """
+    WITH RECURSIVE noted (day) AS (
+        SELECT min(day) FROM day_topics
+        UNION ALL
+        SELECT (SELECT min(t.day) FROM day_topics AS t WHERE t.day > noted.day) FROM noted WHERE noted.day IS NOT NULL
+    )
+    SELECT array_agg(day) FROM noted
+    WHERE day IS NOT NULL AND NOT EXISTS (SELECT 1 FROM counts WHERE counts.day = noted.day)
+"""
 _LEFT_OVER = f"""
     DELETE FROM day_topics WHERE (day, third, topic) IN (
         SELECT t.day, t.third, t.topic
-        FROM (SELECT DISTINCT day FROM day_topics EXCEPT SELECT day FROM counts) AS gone
+        FROM (SELECT unnest($1::bigint[]) AS day EXCEPT SELECT day FROM counts WHERE day = ANY($1)) AS gone
         CROSS JOIN LATERAL (SELECT day, third, topic FROM day_topics WHERE day = gone.day OFFSET 0) AS t
         LIMIT {LEFT_OVER_TOPICS}
     )
@@ -170,6 +180,8 @@ async def _delete_rows(connection: Connection, surplus: Surplus, archived: Mappi
     table = "envelopes_rest" if surplus.before < END_OF_TIME else "envelopes"
     for (day,) in await connection.fetch(_RECEPTION_DAYS, (surplus.before - 1) // SECONDS_PER_DAY, kept):
         last_seq = _MAX_SEQ if archived is None else archived.get(day, 0)
+        if last_seq <= 0:  # nothing may go: without this, all of the day would be walked through to find that
+            continue
         start, end = day * SECONDS_PER_DAY, min((day + 1) * SECONDS_PER_DAY, surplus.before)
         rows = await connection.fetch(_DOOMED[table], start, end, last_seq, min(surplus.envelopes, BATCH_ROWS))
         if rows:
@@ -196,10 +208,13 @@ async def count_held(connection: Connection, surplus: Surplus) -> int:
 
 async def forget_left_over(connection: Connection) -> bool:
     """Remove some topics of days that were dropped; return whether there were any."""
+    gone = await connection.fetchval(_GONE_DAYS)
+    if not gone:
+        return False
     async with connection.transaction():
         await take_lock(connection, Lock.UPKEEP)
         await take_lock(connection, Lock.COMMIT)
-        status = await connection.execute(_LEFT_OVER)
+        status = await connection.execute(_LEFT_OVER, gone)  # except those that have come again
     return not status.endswith(" 0")
 
 

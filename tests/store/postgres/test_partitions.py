@@ -4,12 +4,15 @@ import asyncio
 import itertools
 import time
 
+import asyncpg
 import pytest
 
 from mailserver.store.engine.id_sums import SPANS
 from mailserver.store.interface import NewEnvelope, Query
 from mailserver.store.postgres import deletion
+from mailserver.store.postgres.connections import take_lock
 from mailserver.store.postgres.partitions import DAYS_AHEAD, DAYS_BACK
+from mailserver.store.postgres.schema import Lock
 from mailserver.store.postgres.store import PostgresStore, open_store
 from mailserver.store.retention import END_OF_TIME, CapacityRetention, Surplus
 from mailserver.waku.bloom import Interest
@@ -200,6 +203,19 @@ async def test_topics_of_a_dropped_day_are_removed_bit_by_bit(
     assert (await store.stats()).topics == 1
     assert [await store.maintain() for _ in range(4)] == [True, True, False, False]
     assert place.rows("SELECT day FROM day_topics") == [str(TODAY)]
+
+
+async def test_topics_of_days_that_are_there_are_looked_at_while_somebody_stores(
+    place: Place, store: PostgresStore
+) -> None:
+    await store.put([of_day(TODAY - 1, 1)])
+    connection = await asyncpg.connect(place.url)
+    try:
+        async with connection.transaction(), asyncio.timeout(5):
+            await take_lock(connection, Lock.COMMIT)
+            assert not await store.maintain()
+    finally:
+        connection.terminate()
 
 
 async def test_search_hears_of_what_another_mailserver_has_deleted(store: PostgresStore, other: PostgresStore) -> None:

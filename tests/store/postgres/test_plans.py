@@ -18,6 +18,7 @@ from mailserver.store.engine.search import Search, range_of
 from mailserver.store.engine.snapshots import SnapshotReader
 from mailserver.store.interface import NewEnvelope, Query, always
 from mailserver.store.message_ids import Arrival, Scope
+from mailserver.store.postgres import deletion
 from mailserver.store.postgres.connections import open_links
 from mailserver.store.postgres.failures import StoreFailures
 from mailserver.store.postgres.lookups import PostgresLookups
@@ -233,6 +234,17 @@ async def test_what_is_missing_is_looked_up_in_the_partitions_of_its_days(
     plans = await plans_of(filled.url, pool.run_so_far, mode)
 
     assert_within(plans, partitions("envelopes"), most_rows=len(asked))
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_days_that_are_gone_are_sought_without_reading_all_topics(
+    filled: Place, store: PostgresStore, mode: str
+) -> None:
+    (plan,) = await plans_of(filled.url, [(deletion._GONE_DAYS, ())], mode)  # noqa: SLF001
+
+    days = len(OLD_DAYS) + len(DAYS)
+    assert int(filled.rows("SELECT count(*) FROM day_topics")[0]) > 100 * days
+    assert sum(step.rows for step in plan.steps if step.table == "day_topics") <= 2 * days
 
 
 # Whatever the server knows of topics
