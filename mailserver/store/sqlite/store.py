@@ -46,7 +46,6 @@ class SqliteStore(SqliteReading):
         self._writer = writer
         self._removed_until, self._pruned_until = removed
         self._others: Others | None = None
-        self._tell_others: Callable[[Sequence[NewEnvelope]], None] = lambda _: None
 
     def share(self, others: Others, tell: Callable[[Sequence[NewEnvelope]], None]) -> None:
         """Have other processes, for which this one stores, hear of what is live.
@@ -55,13 +54,11 @@ class SqliteStore(SqliteReading):
             others: hears of what these have put.
             tell: called with live envelopes that were put here, once they are on disk.
         """
-        self._others, self._tell_others = others, tell
+        self._others, self._writer.tell = others, tell
 
     async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None, *, is_live: bool = False) -> None:
         """Store envelopes; return once they are on disk."""
-        await self._writer.put(envelopes, source)
-        if is_live:
-            self._tell_others(envelopes)
+        await self._writer.put(envelopes, source, is_live=is_live)
 
     def hold(self, why: str) -> None:
         """Refuse every `put` from now on, for this reason; "": take envelopes again."""

@@ -61,8 +61,10 @@ class StoreWriter:
         self._jobs: deque[tuple[Job[Any], asyncio.Future[Any]]] = deque()
         self._arrived = asyncio.Event()
         self._queue = PutQueue(self._arrived.set)
+        self.tell: Callable[[Sequence[NewEnvelope]], None] = lambda _: None
+        """Called with live envelopes once they are on disk, whether or not anybody still waits for that."""
 
-    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
+    async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None, *, is_live: bool = False) -> None:
         """Store envelopes; return once they are on disk. Those that are there already are left as they are.
 
         Args:
@@ -70,7 +72,7 @@ class StoreWriter:
         Raises:
             StoreError: some or all of them are not stored, because of the disk, or a hold, or the store is closing.
         """
-        await self._queue.put(envelopes, source)
+        await self._queue.put(envelopes, source, is_live=is_live)
 
     async def between_commits(self, job: Job[T]) -> T:
         """Run a job before the next group is committed. Once begun it runs to its end, even if its caller is cancelled.
@@ -265,6 +267,10 @@ class StoreWriter:
             failure = error.with_traceback(None)
         finally:
             self._queue.settle(group, failure)
+        if failure is None:
+            for part in group:
+                if part.is_live:
+                    self.tell(part.envelopes)
 
 
 def _while_present(presence: Presence, work: Job[T], connection: sqlite3.Connection) -> T:

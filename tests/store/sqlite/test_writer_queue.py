@@ -8,6 +8,7 @@ import pytest
 from mailserver.errors import StoreError
 from mailserver.store.engine import put_queue
 from mailserver.store.engine.put_queue import MAX_GROUP_ROWS, MAX_QUEUED_BYTES
+from mailserver.store.interface import NewEnvelope
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from tests.store.samples import (
     new_envelope,
@@ -214,6 +215,40 @@ async def test_cancelled_put_that_fails_is_not_reported_to_anyone(path: Path) ->
 
         assert put.cancelled()
     assert raws(stored(path)) == raws([new_envelope(3)])
+
+
+async def test_live_envelopes_are_told_of_once_they_are_on_disk_whoever_still_waits(path: Path) -> None:
+    """A peer that hangs up while its envelope is committed has posted it all the same."""
+    told: list[NewEnvelope] = []
+    envelopes = new_envelopes(MAX_GROUP_ROWS + 5)
+    async with running(path) as opened:
+        opened.writer.tell = told.extend
+        opened.may_go_on.clear()
+        put = asyncio.create_task(opened.writer.put(envelopes, is_live=True))
+        await opened.begun.wait()
+        put.cancel()
+        await turns()
+        before = [*told]
+        opened.may_go_on.set()
+        await opened.writer.put(new_envelopes(5, first=5000))
+
+    assert put.cancelled()
+    assert before == []
+    assert told == envelopes
+    assert len(stored(path)) == len(envelopes) + 5
+
+
+async def test_nobody_is_told_of_live_envelopes_that_are_not_stored(path: Path) -> None:
+    told: list[NewEnvelope] = []
+    async with running(path) as opened:
+        opened.writer.tell = told.extend
+        await fill(opened.worker)
+        with pytest.raises(StoreError):
+            await opened.writer.put([new_envelope(1, size=50_000)], is_live=True)
+        await make_room(opened.worker)
+        await opened.writer.put([new_envelope(2)], is_live=True)
+
+    assert told == [new_envelope(2)]
 
 
 async def test_what_is_queued_is_committed_when_the_writer_closes(path: Path) -> None:
