@@ -233,6 +233,11 @@ def _may_go(day: _Day, surplus: Surplus, archived: Mapping[int, Mark] | None) ->
     return archived is None or all(last_seq <= archived.get(on, 0) for on, last_seq in day.last_seqs.items())
 
 
+def _day_of(created: int) -> int:
+    """The day under which an envelope is counted, as SQL divides: towards zero, also before 1970."""
+    return created // SECONDS_PER_DAY if created >= 0 else -(-created // SECONDS_PER_DAY)
+
+
 async def _delete(connection: Connection, reception_day: int, doomed: Sequence[Doomed]) -> None:
     """Delete rows of one day of reception, with their ids and what is counted of them."""
     await forget(
@@ -241,12 +246,12 @@ async def _delete(connection: Connection, reception_day: int, doomed: Sequence[D
     await connection.execute(_DELETE, [row.created for row in doomed], [row.hash for row in doomed])
     days: dict[int, list[int]] = {}
     for row in doomed:
-        sums = days.setdefault(row.created // SECONDS_PER_DAY, [0, 0])
+        sums = days.setdefault(_day_of(row.created), [0, 0])
         sums[0] += 1
         sums[1] += row.size
     counts = [sums[0] for sums in days.values()], [sums[1] for sums in days.values()]
     await connection.execute(_UNCOUNT, [*days], *counts, reception_day)
     await connection.execute(_FORGET_COUNTS, [*days])
-    topics = {(row.created // SECONDS_PER_DAY, row.topic) for row in doomed}
+    topics = {(_day_of(row.created), row.topic) for row in doomed}
     await connection.execute(_FORGET_TOPICS, [day for day, _ in topics], [topic for _, topic in topics])
     await connection.execute(NOTE_REMOVED, max(row.created for row in doomed))

@@ -180,6 +180,23 @@ async def test_two_mailservers_together_delete_no_more_than_is_too_much(
     assert_sound(place.server, place.schema)
 
 
+async def test_nothing_is_left_of_what_was_created_before_1970(place: Place, store: PostgresStore) -> None:
+    received = (TODAY - 10) * DAY
+    created = (-1, 1, -DAY + 1, -DAY, -DAY - 1, -3 * DAY // 2)
+    await store.put([new_envelope(n, created=when)._replace(received=received) for n, when in enumerate(created)])
+    counted = "SELECT day, envelopes, bytes FROM counts ORDER BY day"
+    counting = "SELECT created / 86400 AS day, count(*), sum(octet_length(raw)) FROM envelopes GROUP BY 1 ORDER BY 1"
+    assert place.rows(counted) == place.rows(counting)
+
+    assert (await store.prune(Surplus(TODAY * DAY, 2))).envelopes == 2
+    assert place.rows(counted) == place.rows(counting)
+    assert (await store.prune(Surplus(TODAY * DAY, 100))).envelopes == len(created) - 2
+    await store.maintain()
+
+    assert place.rows("SELECT * FROM counts") == place.rows("SELECT * FROM day_topics") == []
+    assert (await store.usage()).envelopes == 0
+
+
 async def test_dropped_day_may_come_again(place: Place, store: PostgresStore) -> None:
     envelope = of_day(TODAY - 10, 1)
     await store.put([envelope])
