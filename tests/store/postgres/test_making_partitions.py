@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from mailserver.store.postgres import partitions
+from mailserver.store.postgres import ahead, partitions
 from mailserver.store.postgres.store import PostgresStore
 from mailserver.store.retention import Surplus
 from tests.store.engines import found
@@ -138,6 +138,18 @@ async def test_nobody_waits_again_for_a_backup_that_was_waited_for(place: Place,
     assert await found(store) == raws(days)
 
 
+async def test_day_is_stored_where_there_is_too_much_to_look_through(
+    place: Place, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "MAKING_S", 0.001)  # less than any partition takes
+    envelope = of_day(TODAY, 1)
+
+    await store.put([envelope])
+
+    assert partition_of(place, envelope) == "envelopes_rest"
+    assert store.problem == ""
+
+
 # Ahead of time
 
 
@@ -186,6 +198,19 @@ async def test_partition_that_cannot_be_made_ahead_is_made_later(place: Place, s
     await store.maintain()
 
     assert place.rows(f"SELECT count(*) FROM envelopes_d{TODAY + 1}") == ["0"]
+
+
+async def test_partition_that_would_take_too_long_is_not_tried_again_every_minute(
+    place: Place, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.put([of_day(TODAY, 1)])
+    monkeypatch.setattr(ahead, "AHEAD_S", 0.001)
+    await store.maintain()
+    monkeypatch.undo()
+
+    await store.maintain()
+
+    assert place.rows(f"SELECT to_regclass('envelopes_d{TODAY + 1}')") == []
 
 
 async def test_day_of_which_something_is_elsewhere_stays_there(place: Place, store: PostgresStore) -> None:
