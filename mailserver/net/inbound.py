@@ -135,10 +135,11 @@ def one_by_one(handler: Handler, *, is_wanted: Callable[[MessageReceived], bool]
         if isinstance(message, LongMessage):
             await handler(inbound.decode(message))
             return 0.0
-        cost = PacketCost.of(message.code, message.payload)
         if not is_wanted(message):
             await pay(len(message.payload))
-        elif is_large(message, cost):
+            return 0.0
+        cost = PacketCost.of(message.code, message.payload)
+        if is_large(message, cost):
             packet = inbound.begin(message)
             while part := packet.read():
                 await handler(packet.event(part))

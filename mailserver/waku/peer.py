@@ -254,7 +254,7 @@ class WakuPeer:
         """
         known = _KNOWN_CODES.get(code)
         if self._state not in LAWFUL[known]:
-            raise RemoteProtocolError(DisconnectReason.SUBPROTOCOL_ERROR, f"packet {code} before Status")
+            _refuse_before_status(code)
         if known is None:
             return PacketIgnored(code)
         try:
@@ -269,7 +269,7 @@ class WakuPeer:
             RemoteProtocolError: it came before Status, or its payload is not one list.
         """
         if self._state not in LAWFUL[PacketCode(code)]:
-            raise RemoteProtocolError(DisconnectReason.SUBPROTOCOL_ERROR, f"packet {code} before Status")
+            _refuse_before_status(code)
         return LargePacket(code, payload)
 
     def receive_long_packet(self, code: int, payload: bytearray) -> Event:
@@ -302,6 +302,10 @@ class WakuPeer:
         if self._light_node and settings.light_node:
             raise RemoteProtocolError(DisconnectReason.USELESS_PEER, "both are light nodes")
         self._settings = settings
+
+
+def _refuse_before_status(code: int) -> None:
+    raise RemoteProtocolError(DisconnectReason.SUBPROTOCOL_ERROR, f"packet {code} before Status")
 
 
 def _on_messages(payload: bytes) -> Event:
