@@ -95,6 +95,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
         TooManySources           [catchup.catchup] no room for one more source: it is not asked
       CommunityError           [community.owner.record] a community of ours cannot be used, or changed so: exit code 1
       BackupError              [data_dir.backup] there is no backup: exit code 1
+      FileTooLong              [data_dir.small_files] a small file is longer than it can be: becomes a BackupError
 
       The operator:
       ConfigError              a setting or an argument is wrong: exit code 2
