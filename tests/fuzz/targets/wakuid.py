@@ -148,7 +148,7 @@ QUERIES = [
 OTHERS: list[Question] = [
     Open(1),
     Fetch(1, DEFAULT_NETWORK_TOPIC, NAMES[:3]),
-    FetchItems(1, DEFAULT_NETWORK_TOPIC, [Items(0, MAX_U32, [ITEMS[3][1]]), Items(NOW, NOW, [])]),
+    FetchItems(1, DEFAULT_NETWORK_TOPIC, [Items(0, MAX_U32, [ITEMS[3][1]]), Items(NOW, NOW, [ITEMS[4][1]])]),
     Reconcile(1, DEFAULT_NETWORK_TOPIC, 0, MAX_U32, Initiator(MemoryStorage(ITEMS[10:])).begin()),
 ]
 MOST_QUESTIONS = 6
