@@ -197,6 +197,7 @@ class _Gate:
         self.changes_left: int | None = None
         self.requests_left: int | None = None
         self._counting = threading.Lock()
+        self._answering = threading.Lock()
         self.is_open = threading.Event()
         self.is_open.set()
 
@@ -211,7 +212,8 @@ class _Gate:
         if self.forgets and "HTTP_X_AMZ_COPY_SOURCE" in environ and environ["PATH_INFO"].endswith(self.forgets):
             start_response("200 OK", [("Content-Type", "application/xml")])
             return [_COPIED]
-        answered = [*self._app(environ, start_response)]
+        with self._answering:  # moto closes what is replaced while somebody reads it
+            answered = [*self._app(environ, start_response)]
         self.fetched[PurePosixPath(environ["PATH_INFO"]).suffix] += sum(map(len, answered))
         return answered
 
