@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mailserver.data_dir.backup import BackupError, check_destination, new_folder
 from mailserver.data_dir.folder import kept_unused
-from mailserver.data_dir.small_files import FileTooLong, read_small_files, write_small_files
+from mailserver.data_dir.small_files import FileTooLong, read_what_is_left, write_small_files
 from mailserver.errors import StartupError, StoreError
 from mailserver.files import sync_folder
 from mailserver.gateway.index.copying import copy_originals
@@ -30,7 +30,7 @@ async def salvage_data_dir(data_dir: Path, destination: Path, show: Show) -> Sal
     check_destination(destination)
     try:
         with _unused(data_dir), new_folder(destination) as folder:
-            write_small_files(folder, read_small_files(data_dir))
+            write_small_files(folder, read_what_is_left(data_dir))
             found = await salvage(data_dir / STORE_FILE, folder / STORE_FILE, folder / ASIDE_FILE, show)
             with contextlib.suppress(StoreError):  # its index may be as damaged as the store, which is worth more
                 copy_originals(data_dir / INDEX_FILE, folder / INDEX_FILE)

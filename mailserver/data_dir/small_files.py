@@ -6,7 +6,8 @@ the history of one that was joined, are not among them: they can be made, or fet
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from mailserver.data_dir.gateway_files import GATEWAY_KEY_FILE
 from mailserver.errors import MailserverError
 from mailserver.files import PRIVATE_FOLDER, make_folder, sync_folder, write_new
 from mailserver.units import size_text
+
+log = logging.getLogger(__name__)
 
 _OF_A_COMMUNITY = (OWNED_FILE, folders.KEY_FILE, folders.ANNOUNCED_FILE, f"{MEMBER_FOLDER}/{RECORD_FILE}")
 
@@ -34,8 +37,33 @@ def read_small_files(data_dir: Path, *more: str) -> dict[str, bytes]:
         OSError: one of them cannot be read.
         FileTooLong: one of them is longer than MAX_FILE_BYTES.
     """
+    return _read(data_dir, [KEY_FILE, GATEWAY_KEY_FILE, PROGRESS_FILE, *_of_communities(data_dir), *more])
+
+
+def read_what_is_left(data_dir: Path) -> dict[str, bytes]:
+    """Read those of a damaged data directory: as `read_small_files`, but what cannot be read of communities is left
+    out, and logged. The store is worth more.
+
+    Raises:
+        OSError, FileTooLong: as `read_small_files`, for all others.
+    """
+    contents = _read(data_dir, [KEY_FILE, GATEWAY_KEY_FILE, PROGRESS_FILE])
+    try:
+        names = [*_of_communities(data_dir)]
+    except OSError as error:
+        log.warning("file not saved file=%s error=%r", COMMUNITIES_FOLDER, str(error))
+        return contents
+    for name in names:
+        try:
+            contents |= _read(data_dir, [name])
+        except (OSError, FileTooLong) as error:
+            log.warning("file not saved file=%s error=%r", name, str(error))
+    return contents
+
+
+def _read(data_dir: Path, names: Iterable[str]) -> dict[str, bytes]:
     contents = {}
-    for name in (KEY_FILE, GATEWAY_KEY_FILE, PROGRESS_FILE, *_of_communities(data_dir), *more):
+    for name in names:
         with contextlib.suppress(FileNotFoundError), (data_dir / name).open("rb") as file:
             contents[name] = file.read(MAX_FILE_BYTES + 1)
             if len(contents[name]) > MAX_FILE_BYTES:

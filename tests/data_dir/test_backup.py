@@ -131,6 +131,22 @@ async def test_backup_and_what_is_saved_have_what_nobody_could_make_again_of_com
     assert f"{COMMUNITIES_FOLDER}/{ours.path.name}/{folders.KEY_FILE}" in made.files
 
 
+async def test_unreadable_file_of_a_community_ends_a_backup_and_no_salvage(
+    data_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = made_in(data_dir / COMMUNITIES_FOLDER)
+    ours.announced.mkdir()
+
+    with pytest.raises(BackupError, match="Is a directory"):
+        make(data_dir, tmp_path / "backup")
+    saved = await salvage_data_dir(data_dir, tmp_path / "saved", lambda step, done, total: None)
+
+    assert saved.saved == 20
+    (restored,) = owned(tmp_path / "saved" / COMMUNITIES_FOLDER)
+    assert restored.read_key().secret == ours.read_key().secret
+    assert f"file not saved file=communities/{ours.path.name}/{folders.ANNOUNCED_FILE}" in caplog.text
+
+
 async def test_damaged_index_of_a_gateway_is_told_by_backup_and_left_by_salvage(data_dir: Path, tmp_path: Path) -> None:
     (data_dir / INDEX_FILE).write_bytes(b"no database" * 1000)
 
