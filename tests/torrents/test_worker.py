@@ -49,12 +49,18 @@ def adding(info: TorrentInfo, folder: Path) -> Frame:
     return {"id": 1, "op": "add", "info": info_text, "folder": str(folder), "seed": False, "trackers": [], "peers": []}
 
 
-async def test_drop_that_nobody_waits_for_is_done_all_the_same(tmp_path: Path) -> None:
+async def added(ask: Ask, answers: asyncio.Queue[Frame], tmp_path: Path) -> TorrentInfo:
+    """Have a torrent that is published in one folder added in another."""
     info, folder = publish(tmp_path / "published"), tmp_path / "fetched"
     folder.mkdir()
+    ask(adding(info, folder))
+    assert await answers.get() == {"id": 1, "result": {}}
+    return info
+
+
+async def test_drop_that_nobody_waits_for_is_done_all_the_same(tmp_path: Path) -> None:
     async with working() as (ask, answers):
-        ask(adding(info, folder))
-        assert await answers.get() == {"id": 1, "result": {}}
+        info = await added(ask, answers, tmp_path)
 
         ask({"id": 2, "op": "drop", "info_hash": info.info_hash.hex()})
         await turns(2)  # it waits until all is on disk
@@ -76,11 +82,8 @@ async def test_request_that_comes_twice_is_begun_once(tmp_path: Path) -> None:
 
 
 async def test_drop_that_is_forgotten_before_it_begins_is_done(tmp_path: Path) -> None:
-    info, folder = publish(tmp_path / "published"), tmp_path / "fetched"
-    folder.mkdir()
     async with working() as (ask, answers):
-        ask(adding(info, folder))
-        assert await answers.get() == {"id": 1, "result": {}}
+        info = await added(ask, answers, tmp_path)
 
         ask({"id": 2, "op": "drop", "info_hash": info.info_hash.hex()})
         ask({"id": 3, "op": "forget", "request": 2})
