@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import socket
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -88,37 +89,41 @@ async def test_archive_that_cannot_be_read_is_told_by_ready_and_status_until_it_
 ) -> None:
     caplog.set_level(logging.INFO, "mailserver")
     monkeypatch.setattr(watch, "LOOK_INTERVAL_S", 0.05)
-    monkeypatch.setattr(source, "REMEMBERED_S", 2.0)
     archive = tmp_path / "archive"
     (file,) = write_period(archive, [envelope(1, created=START, topic=NEWS)], snapshot=False)
 
     async with running(tmp_path, archive=str(archive), metrics="127.0.0.1:0") as daemon:
         port = re.findall(r"serving metrics port=(\d+)", caplog.text)[-1]
 
-        async def told() -> tuple[list[str], list[str]]:
-            """What `/ready`, which must be 200, and `status` say of the archive."""
+        async def is_told(*texts: str) -> bool:
+            """Whether `/ready`, by 200, and `status` say just this of the archive."""
 
-            def ready() -> dict[str, Any]:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready") as answer:
-                    said: dict[str, Any] = json.load(answer)
-                return said
+            def ready() -> tuple[int, dict[str, Any]]:
+                try:
+                    answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/ready")
+                except urllib.error.HTTPError as refused:
+                    answer = refused
+                with answer:
+                    return answer.status, json.load(answer)
 
-            said = await asyncio.to_thread(ready), await call_daemon(tmp_path, STATUS, {}, lambda _: None)
-            by_ready, by_status = (
-                [each["text"] for each in one["problems"] if each["check"] == Check.ARCHIVE.value] for one in said
-            )
-            return by_ready, by_status
+            code, by_ready = await asyncio.to_thread(ready)
+            by_status = await call_daemon(tmp_path, STATUS, {}, lambda _: None)
+            said = [
+                [each["text"] for each in one["problems"] if each["check"] == Check.ARCHIVE.value]
+                for one in (by_ready, by_status)
+            ]
+            return (code, said) == (200, [[*texts], [*texts]])
 
         async def until_told(*texts: str) -> None:
             async with asyncio.timeout(DEADLINE_S):
-                while await told() != ([*texts], [*texts]):  # noqa: ASYNC110 - it has to be asked
+                while not await is_told(*texts):  # noqa: ASYNC110 - it has to be asked
                     await asyncio.sleep(0.01)
 
         times = START.to_bytes(4, "big"), (START + 1).to_bytes(4, "big")
         request = rlp.encode([CLEAR_ID, *times, b"", b"", b"", [NEWS]])
         raw = await daemon.join()
         assert (await ask(raw, request))[0] == 1
-        assert await told() == ([], [])
+        await until_told()
         file.rename(tmp_path / "elsewhere")
         _, failure = await ask(raw, request)
         assert isinstance(failure, Failure)
@@ -126,6 +131,7 @@ async def test_archive_that_cannot_be_read_is_told_by_ready_and_status_until_it_
 
         (tmp_path / "elsewhere").rename(file)
         assert (await ask(raw, request))[0] == 1
+        monkeypatch.setattr(source, "REMEMBERED_S", 0.0)
         await until_told()
 
 
