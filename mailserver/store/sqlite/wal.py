@@ -28,6 +28,9 @@ _FORMAT = 3_007_000
 _INDEX_BYTES = 48
 PAGE_SIZES = {2**n for n in range(9, 17)}
 
+_SECTOR_BYTES = 512
+"""What a disk writes whole, at least."""
+
 _LOOKS = 3
 _REWRITE_BYTES = 1024 * 1024
 
@@ -176,7 +179,9 @@ def _read(file: BinaryIO, store: Path, default_page_bytes: int) -> Log | None:
                 lost.page_count = frame.commit
                 lost.offsets.update(pending)
                 pending.clear()
-        after_commit = frame.commit > 0
+        # Of a header in two sectors, a power cut may have written the commit beside the checksum of an older frame that
+        # was never committed, and which older frames follow.
+        after_commit = frame.commit > 0 and (frame.is_right or not _is_in_two_sectors(offset - _FRAME.size))
     if not is_right and log.left:  # else it is not a log at all
         if not _is_in_file(store, file, lost):
             log.damage = "its beginning is damaged: SQLite takes nothing of it"
@@ -185,6 +190,11 @@ def _read(file: BinaryIO, store: Path, default_page_bytes: int) -> Log | None:
     elif index is not None and index[0] == salts and index[1] > log.frames:
         log.damage = f"it is cut off or damaged: {index[1]} frames were committed, {log.frames} are left"
     return log
+
+
+def _is_in_two_sectors(header_offset: int) -> bool:
+    """Whether a power cut may tear the header of a frame. Frames are not aligned, and every 32nd one's is cut so."""
+    return header_offset % _SECTOR_BYTES > _SECTOR_BYTES - _FRAME.size
 
 
 def _is_in_file(store: Path, file: BinaryIO, log: Log) -> bool:

@@ -1,6 +1,8 @@
 """mailserver.store.sqlite.wal: pages of a log are found, and what is lost is told from what was never confirmed."""
 
+import contextlib
 import shutil
+import sqlite3
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -125,6 +127,36 @@ def test_log_of_a_transaction_that_failed_is_no_damage(killed: Path) -> None:
     wal_file(killed).write_bytes(content[:cut] + content[end - FRAME : end] + content[cut + FRAME : end])
 
     assert (read(killed).frames, read(killed).damage) == (one, "")
+
+
+@pytest.mark.parametrize(("frame", "kept"), [(42, 8), (63, 16)], ids=["salts and checksum", "checksum"])
+def test_header_that_a_power_cut_tore_between_two_sectors_is_no_damage(killed: Path, frame: int, kept: int) -> None:
+    """Its commit is new, and its checksum that of a frame of a transaction that failed, which others of that follow."""
+    with plain(killed, write=True) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        for number in range(1, frame):  # each takes a frame
+            connection.execute(f"PRAGMA user_version = {number}")
+        with contextlib.closing(sqlite3.connect(killed, isolation_level=None)) as failing:
+            failing.execute("PRAGMA cache_size = 1")
+            failing.execute("BEGIN")
+            failing.execute("UPDATE envelopes SET received = received + 1")  # more than the cache: it goes to the log
+            failing.execute("ROLLBACK")
+        before = wal_file(killed).read_bytes()
+        connection.execute("UPDATE identity SET rowid = rowid + 1")
+        after = wal_file(killed).read_bytes()
+        in_file = killed.read_bytes()
+    cut = HEADER + (frame - 1) * FRAME + kept
+    killed.write_bytes(in_file)
+    index_file(killed).unlink(missing_ok=True)
+    wal_file(killed).write_bytes(after[:cut] + before[cut:])
+    assert cut % 512 == 0
+
+    log = read(killed)
+
+    assert commits(killed)[-1] == frame
+    assert (log.frames, log.damage) == (frame - 1, "")
+    with plain(killed) as connection:  # as for SQLite
+        assert connection.execute("PRAGMA user_version").fetchone() == (frame - 1,)
 
 
 def test_log_whose_beginning_is_damaged_says_so(killed: Path) -> None:
