@@ -72,7 +72,7 @@ async def test_node_that_never_says_status_is_given_up(monkeypatch: pytest.Monke
     monkeypatch.setattr(waku_peer_module, "STATUS_TIMEOUT_S", 0.2)
 
     async def try_to_connect(enode: Enode) -> None:
-        async with asyncio.timeout(3), connect(enode, "client/1"):
+        async with asyncio.timeout(DEADLINE_S), connect(enode, "client/1"):
             pass
 
     with socket.create_server(("127.0.0.1", 0)) as server:

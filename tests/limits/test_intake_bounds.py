@@ -17,7 +17,7 @@ from mailserver.limits.intake_bounds import (
 from mailserver.waku.envelope import MAX_ENVELOPES_PER_PACKET, MIN_SEALED_BYTES, encode_envelopes
 from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, PacketCode
 from tests.mailservers import make_envelope, make_envelopes
-from tests.waiting import turns
+from tests.waiting import DEADLINE_S, turns
 
 LARGE = RESERVED_BYTES + 1
 
@@ -121,7 +121,7 @@ async def test_first_short_packet_of_a_peer_gets_memory_whatever_others_have() -
     waiting = asyncio.create_task(memory.acquire(LARGE, is_first=True))
     await turns()
 
-    await asyncio.wait_for(memory.acquire(RESERVED_BYTES, is_first=True), 1)
+    await asyncio.wait_for(memory.acquire(RESERVED_BYTES, is_first=True), DEADLINE_S)
     another = asyncio.create_task(memory.acquire(RESERVED_BYTES, is_first=False))
     await turns()
 

@@ -15,7 +15,7 @@ from mailserver.store.postgres.store import PostgresStore, open_store
 from tests.monitoring.prometheus import ROOT
 from tests.store.postgres.server import Server, new_schema
 from tests.store.samples import START, new_envelope, new_envelopes
-from tests.waiting import until
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -82,7 +82,7 @@ async def test_who_waits_for_a_lock_of_this_store_is_counted(
         await another_store.others.begin()
         async with held(own_server, Lock.COMMIT, schema):
             putting = asyncio.create_task(store.put(new_envelopes(1)))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(DEADLINE_S):
                 while (await store.others.figures()).lock_waits == 0:
                     pass
             # What the docs say of how to find out who.
@@ -102,7 +102,7 @@ async def test_what_was_heard_of_and_not_read_waits(own_server: Server, schema: 
         assert isinstance(other.others, PostgresOthers)
         await store.put(new_envelopes(40), is_live=True)
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while (await other.others.figures()).others_waiting < 40:
                 pass
         await other.others.read()

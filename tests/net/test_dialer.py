@@ -171,7 +171,7 @@ async def test_node_id_that_is_no_key_is_an_error_and_leaves_no_socket(server: s
         end, _ = server.accept()
         with end:
             end.setblocking(False)
-            gone = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(end, 1), 1.0)
+            gone = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(end, 1), DEADLINE_S)
             assert gone == b""
 
 

@@ -13,6 +13,7 @@ import pytest
 from mailserver.errors import LocalProtocolError, StoreError
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.reconcile.sides import Needed
+from mailserver.store.engine import index_wait
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.retention import Surplus
 from mailserver.store.sqlite.followed import FollowedStore, open_followed
@@ -225,19 +226,20 @@ async def test_worker_that_says_what_is_no_frame_is_hung_up_on(written: SqliteSt
 
 
 async def test_message_ids_are_found_by_a_worker_as_soon_as_what_was_stored_before_is_indexed(
-    written: SqliteStore, tmp_path: Path
+    written: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(index_wait, "INDEX_DELAY_S", 3600.0)  # the writer would index nothing unless asked
     async with following(tmp_path) as store:
         await store.put(rows(5), 1)
 
-        async with asyncio.timeout(5):  # the writer would index them after ten
+        async with asyncio.timeout(DEADLINE_S):
             assert (await store.message_ids.find_items([Needed(0, NOW, [bytes(32)])])).items == []
         arrived = await store.message_ids.as_arrived(EVERYTHING, 10)
         assert len((await store.message_ids.find(arrived.muids)).items) == 5
         assert written.unindexed == 0
 
         await store.message_ids.index.give_up(5)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             assert len((await store.message_ids.find(arrived.muids)).items) == 5
 
 

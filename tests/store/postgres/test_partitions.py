@@ -21,6 +21,7 @@ from tests.store.postgres.conftest import Place
 from tests.store.postgres.looking import assert_sound
 from tests.store.samples import DAY, EVER, LAST_SECOND, NEWS, SPORT, new_envelope, raws
 from tests.store.sqlite.ids import row
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.integration
 
@@ -228,7 +229,7 @@ async def test_topics_of_days_that_are_there_are_looked_at_while_somebody_stores
     await store.put([of_day(TODAY - 1, 1)])
     connection = await asyncpg.connect(place.url)
     try:
-        async with connection.transaction(), asyncio.timeout(5):
+        async with connection.transaction(), asyncio.timeout(DEADLINE_S):
             await take_lock(connection, Lock.COMMIT)
             assert not await store.maintain()
     finally:

@@ -230,9 +230,10 @@ async def test_what_was_stored_before_is_indexed_first(path: Path) -> None:
 
 async def test_store_that_is_indexed_for_the_first_time_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_state, "MAX_UNINDEXED_ROWS", 20)
+    monkeypatch.setattr(index_state, "INDEX_WAIT_S", 3600.0)  # it says so at once
     envelopes = some_rows(30)
     make_store(path, envelopes)
-    async with nothing_is_indexed(path, monkeypatch) as store, asyncio.timeout(5):
+    async with nothing_is_indexed(path, monkeypatch) as store, asyncio.timeout(DEADLINE_S):
         comparison = store.message_ids.comparison(EVERYTHING)
         differs = b"\x61\x00\x00\x01" + bytes(16)
         for asked in (comparison.begin(), comparison.respond(b"\x61"), comparison.receive(differs, lambda _: None)):

@@ -23,7 +23,7 @@ from mailserver.waku.envelope import decode_envelope
 from tests.store.engines import EVERYTHING, NEWS_ONLY
 from tests.store.samples import DAY, EVER, EVERY_BYTE, NEWS, SPORT, START, change, make_store, raws, rows
 from tests.store.sqlite.ids import assert_all_is_indexed, row
-from tests.waiting import turns, until
+from tests.waiting import DEADLINE_S, turns, until
 
 OTHER = "/waku/2/rs/1/5"
 
@@ -142,7 +142,7 @@ async def test_what_was_stored_before_is_indexed_first(path: Path, monkeypatch: 
         assert await read_all(store.message_ids, envelopes) == raws(envelopes)
         assert await read_all(store.message_ids, envelopes) == raws(envelopes)
         await until(lambda: not store.unindexed)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             await store.message_ids.index.moves()  # nothing has to move
 
 
@@ -164,7 +164,7 @@ async def test_store_that_is_indexed_for_the_first_time_says_so(path: Path, monk
     monkeypatch.setattr(index_state, "INDEX_WAIT_S", 3600.0)  # it says so at once
     envelopes = some_rows(30)
     make_store(path, envelopes)
-    async with nothing_is_indexed(path, monkeypatch) as store, asyncio.timeout(5):
+    async with nothing_is_indexed(path, monkeypatch) as store, asyncio.timeout(DEADLINE_S):
         with pytest.raises(NotIndexedYet, match="still indexing the ids of 30 envelopes") as refused:
             await store.message_ids.find([muid(envelopes[0])])
         with pytest.raises(NotIndexedYet):

@@ -35,7 +35,7 @@ from tests.store.sqlite.writing import (
     running,
     set_max_pages,
 )
-from tests.waiting import until
+from tests.waiting import DEADLINE_S, until
 
 
 async def test_full_disk_fails_every_put_that_waits_and_stores_nothing_of_them(path: Path) -> None:
@@ -217,6 +217,7 @@ async def test_wal_stays_short_beside_readers_that_never_leave_it_alone(
 async def test_reader_that_stays_does_not_hold_up_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_bound, "MAX_WAL_BYTES", 0)
     monkeypatch.setattr(log_bound, "WAL_STEP_BYTES", 0)
+    monkeypatch.setattr(log_bound, "BUSY_TIMEOUT_S", 2 * DEADLINE_S)  # what a commit would wait for who reads
     path = tmp_path / STORE_FILE
 
     async with running(path) as store:
@@ -225,7 +226,7 @@ async def test_reader_that_stays_does_not_hold_up_commits(tmp_path: Path, monkey
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM envelopes").fetchall()
             for first in range(10, 50, 10):
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(DEADLINE_S):
                     await store.writer.put(new_envelopes(10, first=first))
         await store.writer.put(new_envelopes(10, first=50))
 
