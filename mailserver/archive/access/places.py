@@ -1,6 +1,7 @@
 """Where an archive is, by its setting."""
 
 import importlib.util
+import os
 
 from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.files import ReadableFiles, local_folder
@@ -20,8 +21,11 @@ def is_on_s3(archive: str) -> bool:
 
 
 def is_same_archive(one: str, other: str) -> bool:
-    """Whether two URLs of archives name the same one. Earlier versions recorded `s3a:` for what is `s3:` now."""
-    return _by_one_scheme(one) == _by_one_scheme(other)
+    """Whether two URLs of archives name the same one, as their storage says them.
+
+    A folder has as many names as links lead to it. Earlier versions recorded `s3a:` for what is `s3:` now.
+    """
+    return _by_one_name(one) == _by_one_name(other)
 
 
 def files_of(archive: str) -> ReadableFiles | None:
@@ -39,6 +43,10 @@ def files_of(archive: str) -> ReadableFiles | None:
     return BucketFiles(archive.partition("://")[2])
 
 
-def _by_one_scheme(url: str) -> str:
+def _by_one_name(url: str) -> str:
     scheme, separator, path = url.partition("://")
-    return f"s3://{path}" if separator and scheme in S3_SCHEMES else url
+    if not separator:
+        return url
+    if scheme == "file":
+        return f"file://{os.path.realpath(path)}"  # a path as it is, not percent-encoded: see `LocalFiles.url`
+    return f"{'s3' if scheme in S3_SCHEMES else scheme}://{path.rstrip('/')}"

@@ -38,3 +38,17 @@ def test_archive_is_the_same_by_either_scheme_of_s3() -> None:
     assert is_same_archive("file:///archive", "file:///archive")
     for other in ("s3://bucket/other", "file://bucket/archive", "bucket/archive", ""):
         assert not is_same_archive("s3a://bucket/archive", other)
+
+
+def test_archive_is_the_same_by_every_name_of_its_folder(tmp_path: Path) -> None:
+    disk = tmp_path / "disk" / "archive%20"
+    disk.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(disk)
+    other = tmp_path / "disk" / "archive "
+    other.mkdir()
+
+    for name in (tmp_path / "link", f"{disk}/", f"{tmp_path}/disk/../link"):
+        assert is_same_archive(f"file://{name}", f"file://{disk}")
+    assert not is_same_archive(f"file://{other}", f"file://{disk}")
+    assert is_same_archive("hdfs://host/archive/", "hdfs://host/archive")
+    assert not is_same_archive("hdfs://host/archive", f"file://{disk}")
