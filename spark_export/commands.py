@@ -31,7 +31,7 @@ from spark_export.communities import CommunitiesConfig, make_archives
 from spark_export.community_plan import missing_of
 from spark_export.compact import compact
 from spark_export.config import CompactConfig
-from spark_export.errors import ArchiveDamaged
+from spark_export.errors import ArchiveDamaged, ExportError
 from spark_export.full_disk import full_disk_told
 from spark_export.incidents import summary
 from spark_export.merge import merge
@@ -164,6 +164,8 @@ def _communities(arguments: argparse.Namespace) -> None:
         )
         report = make_archives(spark, config, now=now)
         _print(arguments, report.as_json(), report.as_words())
+        if report.failures:
+            raise ExportError(report.failures)
 
 
 def _raise_damage(damage: str) -> None:

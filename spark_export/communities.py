@@ -5,6 +5,8 @@ Each range of each community is a task (`make_range`): it looks for envelopes th
 the archives of the range to a scratch file. The driver appends these to each community's `data`, in the order of time
 (`mailserver.community.owner.appending`). So a run that is killed has changed nothing that was published, and the next
 one does what is left. What a task makes depends on the envelopes alone, so it may be tried again, anywhere.
+
+If files of a community are damaged, nothing is made for it; all others go on, and the run fails at its end.
 """
 
 import contextlib
@@ -28,14 +30,14 @@ from mailserver.communities.index import IndexRoom
 from mailserver.communities.ranges import PERIOD_S
 from mailserver.community.owner.appending import Made, NewArchive, append, read_made
 from mailserver.community.owner.folders import CommunityFolder, owned
-from mailserver.community.owner.record import Community
+from mailserver.community.owner.record import Community, CommunityError
 from mailserver.files import PRIVATE_FOLDER, open_descriptor, read_holder, try_lock, write_holder
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.community_encoding import CandidateRow, RangeWork, Skipped, archives_of
 from spark_export.community_plan import SETTLE_S, Due, late_ranges, plan_community
 from spark_export.community_rows import ArchivedPeriods, Database, Sources, oldest_held, read_rows
-from spark_export.errors import ExportError
+from spark_export.errors import ExportError, HoldingsError
 from spark_export.places import Place, address_of
 from spark_export.session import tasks_failures_told
 from spark_export.storage import open_storage
@@ -71,7 +73,7 @@ class CommunityReport:
     """What became of one community.
 
     `further`: how many archives are of ranges that had one. `left_out`: how many there is no room for in the index.
-    `takes_late`: whether there is room for what comes late.
+    `takes_late`: whether there is room for what comes late. `error`: why nothing was made, "" if all went well.
     """
 
     id: str
@@ -86,6 +88,7 @@ class CommunityReport:
     damaged: int = 0
     left_out: int = 0
     takes_late: bool = True
+    error: str = ""
 
 
 @dataclass(slots=True)
@@ -95,6 +98,15 @@ class CommunitiesReport:
     now: float
     communities: list[CommunityReport] = field(default_factory=list)
 
+    @property
+    def failures(self) -> str:
+        """In one line, the communities for which nothing was made, and why; "" if there are none."""
+        failed = [each for each in self.communities if each.error]
+        if not failed:
+            return ""
+        more = "" if len(failed) == 1 else f"; and {len(failed) - 1} more"
+        return f"no history archives of {failed[0].id} were made: {failed[0].error}{more}"
+
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         return {"now": self.now, "communities": [asdict(each) for each in self.communities]}
@@ -102,6 +114,10 @@ class CommunitiesReport:
     def as_words(self) -> Iterator[str]:
         """For people."""
         for each in self.communities:
+            if each.error:
+                known = f"{each.name} ({each.id})" if each.name else each.id
+                yield f"{known}: no history archives were made: {each.error}"
+                continue
             said = f"{each.name} ({each.id}): {each.archives} history archives of {len(each.ranges)} ranges"
             yield f"{said}, {each.messages:,} messages, {each.bytes:,} bytes"
             if each.waiting:
@@ -124,6 +140,8 @@ class _Owned:
     community: Community
     made: Made
     report: CommunityReport
+    held_since: int | None
+    """When the first of its holdings was received, Unix seconds; None if there are none."""
 
     @property
     def published(self) -> dict[TimeRange, bytes]:
@@ -145,10 +163,14 @@ class RangeTask:
 
 @dataclass(frozen=True, slots=True)
 class RangeMade:
-    """What a task has made: of each archive its size, its padding, and how many messages it has."""
+    """What a task has made: of each archive its size, its padding, and how many messages it has.
+
+    `error`: why it has made none; "" if all that it needs could be read.
+    """
 
     archives: tuple[tuple[int, int, int], ...]
     skipped: Skipped
+    error: str = ""
 
 
 RunTasks = Callable[[Sequence[RangeTask]], Sequence[RangeMade]]
@@ -182,7 +204,7 @@ def make_archives_by(
         now: Unix seconds.
     Raises:
         ExportError: another run is at work, or a store cannot be read.
-        CommunityError: a community's files cannot be read or written.
+        CommunityError: the folder of the communities cannot be read, or has too many.
         ArchiveError: the Parquet archive cannot be read.
     """
     report = CommunitiesReport(now)
@@ -191,15 +213,15 @@ def make_archives_by(
     with _locked(config.communities):
         scratch = config.communities / SCRATCH_FOLDER
         shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
-        communities = [*_owned(config.communities)]
-        report.communities = [each.report for each in communities]
+        communities = _owned(config.communities, report)
         due = Due(int(now), config.settle_s, config.period_s, config.missing)
         tasks = _tasks(config, archive, communities, due)
         scratch.mkdir(PRIVATE_FOLDER)
         try:
             made = run_tasks(tasks) if tasks else []
             for each, parts in groupby(zip(tasks, made, strict=True), lambda part: part[0].work.community):
-                _append(communities[each], [*parts])
+                with _concerning(communities[each].report):
+                    _append(communities[each], [*parts])
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return report
@@ -218,8 +240,7 @@ def _tasks(
     for number, each in enumerate(communities):
         holdings = Database(str(each.folder.holdings.absolute()), is_store=False)
         has_holdings = each.folder.holdings.exists()
-        held_since = oldest_held(each.folder.holdings) if has_holdings else None
-        received = [day * SECONDS_PER_DAY for day in days] + ([] if held_since is None else [held_since])
+        received = [day * SECONDS_PER_DAY for day in days] + ([] if each.held_since is None else [each.held_since])
         late = late_ranges(each.made.entries, due.now) if each.report.takes_late else frozenset[TimeRange]()
         plan = plan_community(number, each.community, each.published, late, min(received, default=None), due)
         each.report.waiting = [*plan.waiting]
@@ -235,6 +256,8 @@ def _tasks(
 def make_range(task: RangeTask) -> RangeMade:
     """Make the archives of a range, and write them to the task's file: what a task does.
 
+    Holdings that cannot be read concern one community: that is returned, and ends no other's task.
+
     Raises:
         ExportError: a store cannot be read, or the file cannot be written.
         ArchiveError: the Parquet archive cannot be read.
@@ -247,23 +270,32 @@ def make_range(task: RangeTask) -> RangeMade:
         return (row for row in found if row.key not in published)
 
     archives = []
-    if not published or next(rows(keys_only=True), None) is not None:
-        attempt = task.file.with_name(f"{task.file.name}.{os.getpid()}")  # it may be tried twice at a time
-        try:
+    try:
+        if not published or next(rows(keys_only=True), None) is not None:
+            attempt = task.file.with_name(f"{task.file.name}.{os.getpid()}")  # it may be tried twice at a time
             with attempt.open("wb") as file:
                 for archive in archives_of(work, sorted(rows(keys_only=False), key=itemgetter(0)), skipped):
                     file.write(archive.encoded.data)
                     file.write(archive.keys)
                     archives.append((len(archive.encoded.data), archive.encoded.padding, archive.encoded.messages))
             attempt.replace(task.file)
-        except OSError as error:
-            raise ExportError(f"cannot write {attempt}: {error.strerror or error}") from error
+    except HoldingsError as error:
+        return RangeMade((), Skipped(), str(error))
+    except OSError as error:
+        raise ExportError(f"cannot write {task.file}: {error.strerror or error}") from error
     return RangeMade(tuple(archives), skipped)
 
 
 def _append(each: _Owned, parts: Sequence[tuple[RangeTask, RangeMade]]) -> None:
-    """Append the archives of a community."""
+    """Append the archives of a community.
+
+    Raises:
+        HoldingsError: a task could not read what is held of it: nothing is appended, as archives are in order.
+        CommunityError: its files cannot be read or written.
+    """
     report, before = each.report, each.made
+    if error := next((made.error for _, made in parts if made.error), ""):
+        raise HoldingsError(error)
 
     def archives() -> Iterator[NewArchive]:
         for task, made in parts:
@@ -304,15 +336,32 @@ def _written(task: RangeTask, made: RangeMade) -> Iterator[NewArchive]:
             yield NewArchive(EncodedArchive(work.time_range, work.content_topics, data, padding, messages), keys)
 
 
-def _owned(communities: Path) -> Iterator[_Owned]:
-    """The communities that are on and have channels."""
+def _owned(communities: Path, report: CommunitiesReport) -> list[_Owned]:
+    """The communities that are on and have channels; those that cannot be read are in the report alone."""
+    found = []
     for folder in owned(communities):
-        community = folder.read()
-        if community.is_enabled and community.channels:
+        said = CommunityReport(folder.path.name, "")
+        with _concerning(said):
+            community = folder.read()
+            said.name = community.name
+            if not (community.is_enabled and community.channels):
+                continue
             made = read_made(folder, community.format)
-            takes_late = IndexRoom(community.format, made.entries).takes_late
-            report = CommunityReport(folder.path.name, community.name, takes_late=takes_late)
-            yield _Owned(folder, community, made, report)
+            said.takes_late = IndexRoom(community.format, made.entries).takes_late
+            held_since = oldest_held(folder.holdings) if folder.holdings.exists() else None
+            found.append(_Owned(folder, community, made, said, held_since))
+        report.communities.append(said)
+    return found
+
+
+@contextlib.contextmanager
+def _concerning(report: CommunityReport) -> Iterator[None]:
+    """Note in the report of a community that it cannot be worked for: the others go on."""
+    try:
+        yield
+    except (CommunityError, HoldingsError) as error:
+        report.error = str(error)
+        log.error("history archives not made community=%s cause=%r", report.id, report.error)
 
 
 @contextlib.contextmanager

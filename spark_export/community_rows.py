@@ -28,7 +28,7 @@ from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import Topic
 from spark_export.community_encoding import CandidateRow
-from spark_export.errors import ExportError
+from spark_export.errors import HoldingsError
 from spark_export.places import database_at, is_url
 from spark_export.s3_rows import Wanted, rows_of_file
 from spark_export.store import connect, translated
@@ -139,6 +139,7 @@ def read_rows(
     """All envelopes of a range that belong to a community, in no order; without their bytes if `keys_only`.
 
     Raises:
+        HoldingsError: the holdings cannot be read.
         ExportError: a store cannot be read.
         ArchiveError: the archive cannot be read.
     """
@@ -153,7 +154,7 @@ def oldest_held(holdings: Path) -> int | None:
     """When the first of the holdings was received, in Unix seconds; None if there are none.
 
     Raises:
-        ExportError: they cannot be read.
+        HoldingsError: they cannot be read.
     """
     with _connect_holdings(holdings) as connection:
         ((received,),) = connection.execute("SELECT min(received) FROM envelopes")
@@ -220,7 +221,7 @@ def _selecting(database: Database) -> Iterator[_Select]:
     """Read a store, or holdings.
 
     Raises:
-        ExportError: it cannot be read.
+        ExportError: it cannot be read; HoldingsError if it is holdings.
     """
     if is_url(database.address):
         place = database_at(database.address)
@@ -238,11 +239,11 @@ def _connect_holdings(path: Path) -> Iterator[sqlite3.Connection]:
     """Open holdings to read.
 
     Raises:
-        ExportError: they cannot be read.
+        HoldingsError: they cannot be read.
     """
     uri = f"file:{quote(str(path.absolute()))}?mode=ro"
     try:
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)) as connection:
             yield connection
     except sqlite3.Error as error:
-        raise ExportError(f"cannot read the holdings {path}: {error}") from error
+        raise HoldingsError(f"cannot read the holdings {path}: {error}") from error

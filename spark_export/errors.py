@@ -5,6 +5,7 @@ ExportError
   ExportCheckFailed    what was written is not what was read: nothing of it is published
   ArchiveGone          there was an archive, and there is none any more
   ArchiveDamaged       the run has done its work, and found the archive damaged, or rows of it lost
+  HoldingsError        what is held of one community cannot be read: the other communities go on
   DiskFull             there is no room left: says where, how much there is, and how much it takes
 """
 
@@ -69,3 +70,7 @@ class ArchiveGone(ExportError):
 
 class ArchiveDamaged(ExportError):
     """The run is complete, but files of the archive are missing or damaged, or rows that were in it are lost."""
+
+
+class HoldingsError(ExportError):
+    """The holdings of a community cannot be read."""

@@ -4,7 +4,8 @@ import asyncio
 import os
 import random
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -42,7 +43,7 @@ from spark_export.communities import (
     make_range,
 )
 from spark_export.errors import ExportError
-from tests.community.owner.samples import GARDEN, KITCHEN, channel, garden, made_in, sealed, week
+from tests.community.owner.samples import GARDEN, KITCHEN, OTHER_OWNER, channel, garden, made_in, sealed, week
 from tests.properties import settings
 from tests.spark_export.samples import put
 
@@ -300,12 +301,61 @@ def test_scratch_file_that_was_cut_off_ends_the_run(folder: CommunityFolder, tmp
     assert [each.archives for each in run(folder, settled(0), store).communities] == [1]
 
 
-def test_holdings_and_scratch_that_cannot_be_used_are_named(folder: CommunityFolder, tmp_path: Path) -> None:
+def damage_record(folder: CommunityFolder) -> None:
+    (folder.path / "community.json").write_text("{")
+
+
+def damage_holdings(folder: CommunityFolder) -> None:
     folder.holdings.write_bytes(b"no database")
-    with pytest.raises(ExportError, match="cannot read the holdings"):
-        run(folder, settled(0))
+
+
+def damage_row_of_holdings(folder: CommunityFolder) -> None:
+    """What is read first is whole, and what the task reads is not."""
+    with closing(sqlite3.connect(folder.holdings)) as connection:
+        connection.execute("CREATE TABLE envelopes (received INTEGER)")
+
+
+def damage_data(folder: CommunityFolder) -> None:
+    folder.data.write_bytes(folder.data.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("damage", [damage_record, damage_holdings, damage_row_of_holdings, damage_data])
+def test_damaged_files_of_a_community_concern_no_other(
+    folder: CommunityFolder, tmp_path: Path, damage: Callable[[CommunityFolder], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    other = made_in(folder.path.parent, garden(GARDEN), OTHER_OWNER)
+    store = put(tmp_path / "a" / "mailserver.db", stored([sealed(week(0).lower + 5)]))
+    run(folder, settled(0), store)
+    for each in (folder, other):
+        take_next_index(each)
+    published = other.index.read_bytes()
+    damage(folder)
+
+    report = run(folder, settled(1), store)
+
+    failed, made = sorted(report.communities, key=lambda each: each.error == "")
+    assert (failed.id, failed.archives) == (folder.path.name, 0)
+    assert str(folder.path) in failed.error
+    assert (made.id, made.archives) == (other.path.name, 1)
+    assert [time_range for time_range, _ in history(other)] == [week(0), week(1)]
+    assert other.index.read_bytes() == published  # until it is taken
+    assert report.failures == f"no history archives of {failed.id} were made: {failed.error}"
+    assert any(failed.id in line and failed.error in line for line in report.as_words())
+    assert f"history archives not made community={failed.id} cause=" in caplog.text
+
+
+def test_community_that_could_not_be_read_is_complete_once_it_can(folder: CommunityFolder, tmp_path: Path) -> None:
+    store = put(tmp_path / "a" / "mailserver.db", stored([sealed(week(0).lower + 5)]))
+    damage_holdings(folder)
+    assert run(folder, settled(0), store).failures
     folder.holdings.unlink()
 
+    assert run(folder, settled(0), store).failures == ""
+
+    assert history(folder) == [(week(0), hashes(sealed(week(0).lower + 5)))]
+
+
+def test_scratch_that_cannot_be_used_is_named(folder: CommunityFolder) -> None:
     def without_folder(tasks: Sequence[RangeTask]) -> list[RangeMade]:
         tasks[0].file.parent.rmdir()
         return in_order(tasks)
@@ -323,3 +373,14 @@ def test_report_says_what_was_left_out() -> None:
         "  4 envelopes that are damaged, or without an id, are left out",
     ]
     assert report.as_json()["communities"][0]["ranges"] == [week(0)]
+
+
+def test_communities_that_failed_are_named_in_one_line() -> None:
+    of_two = [CommunityReport("0x02", "Garden", error="damaged"), CommunityReport("0x03", "", error="gone")]
+
+    assert [*CommunitiesReport(5.0, of_two).as_words()] == [
+        "Garden (0x02): no history archives were made: damaged",
+        "0x03: no history archives were made: gone",
+    ]
+    assert CommunitiesReport(5.0, of_two).failures == "no history archives of 0x02 were made: damaged; and 1 more"
+    assert CommunitiesReport(5.0).failures == ""
