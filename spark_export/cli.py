@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from mailserver import __version__
 from mailserver.app.logs import LogFormat, set_up_logging
+from spark_export.errors import ExportError
 
 _EXTRA = {"pyspark", "py4j", "pyarrow", "numpy", "cronsim"}
 
@@ -27,6 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.name is None or error.name.partition(".")[0] not in _EXTRA:
             raise
         print(f"spark-export: {error.name} is not installed: pip install -r requirements-export.lock", file=sys.stderr)
+        return 1
+    except ExportError as error:  # commands tell of what goes wrong amid their work
+        print(f"spark-export: {error}", file=sys.stderr)
         return 1
 
 

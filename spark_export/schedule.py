@@ -3,6 +3,9 @@
 Each run is a child process: a JVM that dies, or is killed for its memory, does not take the schedule with it, and its
 memory is given back. Runs are made one after another: what is due at the same time, or comes due while another
 run is at work, waits for it. The locks on stores and archive keep out runs that others start.
+
+Stores are asked in a thread: a database may take its time to answer (`mailserver.store.postgres.job`, which needs an
+event loop of its own), and whatever else is due, or stops the schedule, does not wait for it.
 """
 
 import argparse
@@ -71,7 +74,7 @@ class Job:
 
     Args:
         since: Unix seconds: a run that was due after that, and before now, has been missed, and is made at once.
-        has_work: whether there is anything to do, asked when it is due.
+        has_work: whether there is anything to do, asked in a thread when it is due.
         has_failed: whether its last run failed: it is made again after the next run of an earlier job.
     """
 
@@ -89,37 +92,32 @@ class Job:
 def schedule(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT; return the exit code."""
 
-    async def until_stopped() -> None:
-        current = time.time()
-        since = waiting(_stores(arguments), current)
+    async def until_stopped(stores: Sequence[Place]) -> int:
+        stop, current = _stop_signals(), time.time()
+        since = await asyncio.to_thread(waiting, stores, current)
         compaction = Job(_run(_COMPACT, arguments, COMPACT_OPTIONS), arguments.schedule, since)
-        await run_by(
-            [
-                compaction,
-                *_of_communities(arguments, arguments.schedule, since),
-                *_upkeep(arguments, current),
-            ],
-            _stop_signals(),
-        )
+        upkeep = await asyncio.to_thread(_upkeep, arguments, stores, current)
+        await run_by([compaction, *_of_communities(arguments, arguments.schedule, since), *upkeep], stop)
+        return 0
 
-    asyncio.run(until_stopped())
-    return 0
+    return asyncio.run(until_stopped(places_of(arguments.store)))
 
 
 def nightly(arguments: argparse.Namespace) -> int:
     """Compact, make the history archives of communities, then merge and verify if they are due; return the exit code of
     the last run that failed, else 0."""
 
-    async def once() -> int:
+    async def once(stores: Sequence[Place]) -> int:
         stop, current = _stop_signals(), time.time()
         exit_code = await run_once(_run(_COMPACT, arguments, COMPACT_OPTIONS), stop)
-        due = [job for job in _upkeep(arguments, current) if job.is_due(current)]
+        upkeep = await asyncio.to_thread(_upkeep, arguments, stores, current)
+        due = [job for job in upkeep if job.is_due(current)]
         for job in (*_of_communities(arguments, str(SCHEDULE.default), current), *due):
-            if not stop.is_set() and job.has_work():
+            if not stop.is_set() and await asyncio.to_thread(job.has_work) and not stop.is_set():
                 exit_code = await run_once(job.run, stop) or exit_code
         return exit_code
 
-    return asyncio.run(once())
+    return asyncio.run(once(places_of(arguments.store)))
 
 
 def now(arguments: argparse.Namespace) -> int:
@@ -131,9 +129,8 @@ def now(arguments: argparse.Namespace) -> int:
     return asyncio.run(once())
 
 
-def _upkeep(arguments: argparse.Namespace, current: float) -> list[Job]:
+def _upkeep(arguments: argparse.Namespace, stores: Sequence[Place], current: float) -> list[Job]:
     """The jobs for the whole archive, in the order in which they run if both are due."""
-    stores = _stores(arguments)
     return [
         Job(
             _run(task.value, arguments, options),
@@ -169,10 +166,6 @@ def _has_communities(folder: Path) -> bool:
 def _run(name: str, arguments: argparse.Namespace, options: Sequence[Option]) -> Run:
     command = [sys.executable, "-m", "spark_export", name, *command_line(arguments, options)]
     return Run(name, command, float(arguments.max_run_hours) * _SECONDS_PER_HOUR)
-
-
-def _stores(arguments: argparse.Namespace) -> list[Place]:
-    return places_of(arguments.store)
 
 
 def waiting(stores: Sequence[Place], current: float) -> float:
@@ -233,7 +226,7 @@ async def _run_what_is_due(jobs: Sequence[Job], stop: asyncio.Event, clock: Call
         # comes to some times again: the run that is made then finds nothing to do.
         is_due = job.is_due(current) or (job.has_failed and has_run)
         job.since = current
-        if is_due and not stop.is_set() and job.has_work():
+        if is_due and not stop.is_set() and await asyncio.to_thread(job.has_work) and not stop.is_set():
             job.has_failed = await run_once(job.run, stop) != 0
             has_run = True
     return has_run

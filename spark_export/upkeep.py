@@ -24,10 +24,12 @@ def waits_since(stores: Sequence[Place], task: Task, current: float) -> float:
     since = current
     for store in stores:
         try:
+            if not store.exists():  # as at a first start: a database has no table of records then
+                continue
             upkeep = read_upkeep(store, task)
             if upkeep is not None:
                 since = min(since, upkeep.waits_since)
-            elif store.exists():
+            else:
                 _write(store, task, Upkeep(current))
         except (UpkeepRecordError, StoreError) as error:
             log.warning("last run unknown cause=%r", str(error))

@@ -5,6 +5,7 @@ import asyncio
 import logging
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from mailserver.handoff.last_run import ArchivedDay, Compaction, CompactionState
 from mailserver.handoff.last_upkeep import Task, Upkeep
 from mailserver.store.sqlite.handoff import compaction_file, last_upkeep, write_compaction, write_upkeep
 from spark_export import schedule as schedule_module
+from spark_export.cli import main
 from spark_export.options import NIGHTLY_OPTIONS, complete
 from spark_export.schedule import Job, Run, nightly, run_by, run_once, waiting
 from tests.community.owner.samples import made_in
@@ -221,6 +223,24 @@ async def test_job_without_work_waits_for_its_next_time(
     await asyncio.wait_for(task, DEADLINE_S)
 
     assert asked == [TONIGHT + 60]
+    assert lines(tmp_path / "runs") == 0
+
+
+async def test_stop_while_a_store_is_asked_begins_no_run(tmp_path: Path, stop: asyncio.Event) -> None:
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def has_work() -> bool:
+        asked.set()
+        return may_answer.wait(DEADLINE_S)
+
+    job = Job(writes(tmp_path / "runs"), NIGHTLY, TONIGHT - DAY_S, has_work)
+    task = asyncio.create_task(run_by([job], stop, Clock(TONIGHT + 60)))
+    await until(asked.is_set)
+
+    stop.set()
+    may_answer.set()
+    await asyncio.wait_for(task, DEADLINE_S)
+
     assert lines(tmp_path / "runs") == 0
 
 
@@ -438,11 +458,13 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return ran
 
 
-def nightly_of(tmp_path: Path, *flags: str) -> int:
+def nightly_of(tmp_path: Path, *flags: str, store: str = "") -> int:
+    """Run `nightly` for the store of a night, or another."""
     parser = argparse.ArgumentParser()
     for option in NIGHTLY_OPTIONS:
         option.add_to(parser)
-    arguments = parser.parse_args(["--store", str(tmp_path / "s.db"), "--archive", str(tmp_path / "archive"), *flags])
+    stores = ["--store", store or str(tmp_path / "s.db")]
+    arguments = parser.parse_args([*stores, "--archive", str(tmp_path / "archive"), *flags])
     complete(parser, arguments, NIGHTLY_OPTIONS, {})
     return nightly(arguments)
 
@@ -498,3 +520,18 @@ def test_folder_of_communities_that_cannot_be_read_is_left_to_the_run(
 
     assert night.read_text().split() == ["compact", "communities"]
     assert any("communities unknown" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize("command", ["schedule", "nightly"])
+def test_database_whose_driver_is_missing_is_refused_in_one_line(
+    command: str, tmp_path: Path, night: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "mailserver.store.postgres.job", None)
+
+    assert main([command, "--store", "postgresql://db/mail", "--archive", str(tmp_path / "archive")]) == 1
+
+    assert not night.exists()
+    assert capsys.readouterr().err == (
+        "spark-export: a store in PostgreSQL needs a driver that is not installed: "
+        "pip install -r requirements-postgres.lock\n"
+    )
