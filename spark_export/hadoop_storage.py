@@ -1,17 +1,21 @@
 """An archive wherever Hadoop can write."""
 
 import contextlib
+import logging
 import os
+import secrets
 import time
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from mailserver.archive.errors import ArchiveBusy, ArchiveError, Unreadable
 from mailserver.archive.files import LOCK_FILE, count_lines, is_data
 from spark_export.session import root_cause
+
+log = logging.getLogger(__name__)
 
 _HADOOP_FAULTS = ("ChecksumException", "BlockMissingException")
 """What says that bytes are lost or wrong. Anything else, such as a network that is down, says nothing about the
@@ -22,7 +26,8 @@ class HadoopStorage:
     """An archive on any file system that Spark is set up for.
 
     Where that is an object store, `put` copies, and a reader of directories may see a day half done. Its lock is a
-    file, which a killed run leaves behind.
+    file, which a killed run leaves behind. Somebody may delete it while its run is at work, and another run begin: so
+    before each change a run looks whether the lock is still its own.
     """
 
     replaces_whole = True
@@ -30,6 +35,7 @@ class HadoopStorage:
     def __init__(self, spark: SparkSession, url: str) -> None:
         context = spark.sparkContext
         self.url = url.rstrip("/")
+        self._lock: str | None = None  # what is in our lock, while we hold it
         # Spark has no other way to its file systems.
         java: Any = context._jvm  # noqa: SLF001
         self._jvm = java
@@ -42,7 +48,7 @@ class HadoopStorage:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """See Storage."""
-        holder = f"pid {os.getpid()} on {os.uname().nodename}"
+        holder = f"pid {os.getpid()} on {os.uname().nodename}, {secrets.token_hex(4)}"
         with _java_refused("lock", self.url):
             self._files.mkdirs(self._path(""))
             try:
@@ -54,11 +60,17 @@ class HadoopStorage:
                 raise ArchiveBusy(
                     f"another run ({held}) is at work on {self.url}; if it was killed, delete {LOCK_FILE} there"
                 ) from error
-            self._fill(stream, holder)
+            try:
+                self._fill(stream, holder)
+            except Py4JJavaError:
+                self._files.delete(self._path(LOCK_FILE), False)  # it says nobody's name
+                raise
+        self._lock = holder
         try:
             yield
         finally:
-            self.remove(LOCK_FILE)
+            self._lock = None
+            self._give_back(holder)
 
     def read(self, name: str) -> str | None:
         """See Storage."""
@@ -78,13 +90,10 @@ class HadoopStorage:
 
     def write(self, name: str, text: str) -> None:
         """See Storage."""
-        temporary = self._path(f"{name}.tmp")
-        overwrite = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename")
+        self._check_lock()
         with _java_refused("write", name):
-            self._fill(self._files.create(temporary, True), text)
-            options = self._jvm.java.lang.reflect.Array.newInstance(overwrite.OVERWRITE.getClass(), 1)
-            options[0] = overwrite.OVERWRITE
-            self._context.rename(temporary, self._path(name), options)
+            self._fill(self._files.create(self._path(f"{name}.tmp"), True), text)
+            self._rename(f"{name}.tmp", name, overwrite=True)
 
     def names(self, directory: str) -> list[str]:
         """See Storage."""
@@ -139,17 +148,20 @@ class HadoopStorage:
 
     def remove(self, *names: str) -> None:
         """See Storage."""
+        self._check_lock()
         for name in names:
             with _java_refused("remove", name):
-                self._files.delete(self._path(name), True)
+                if not self._files.delete(self._path(name), True) and self._files.exists(self._path(name)):
+                    raise ArchiveError(f"cannot remove {name} in {self.url}: it is still there")
 
     def put(self, source: str, target: str) -> None:
         """See Storage."""
-        aside = f"{source}.old"
+        self._check_lock()
         with _java_refused("write", target):
+            self._files.getFileStatus(self._path(source))  # raises if there is none: `target` stays what it was
             self._files.mkdirs(self._path(target).getParent())
             if self._files.exists(self._path(target)):
-                self._rename(target, aside)
+                self._rename(target, f"{source}.old")
             self._rename(source, target)
 
     def link(self, source: str, target: str) -> bool:
@@ -180,9 +192,36 @@ class HadoopStorage:
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.url}/{name}" if name else self.url)
 
-    def _rename(self, source: str, target: str) -> None:
-        if not self._files.rename(self._path(source), self._path(target)):
-            raise ArchiveError(f"cannot rename {source} to {target} in {self.url}")
+    def _rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
+        """Give a file or directory another name. Unlike `FileSystem.rename`, it never goes below a directory that has
+        that name."""
+        how = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename")
+        options = self._jvm.java.lang.reflect.Array.newInstance(how.NONE.getClass(), 1)
+        options[0] = how.OVERWRITE if overwrite else how.NONE
+        self._context.rename(self._path(source), self._path(target), options)
+
+    def _check_lock(self) -> None:
+        """Make sure that the lock is still ours, if we took one.
+
+        Raises:
+            ArchiveError: it is not.
+        """
+        if self._lock is not None and self.read(LOCK_FILE) != self._lock:
+            raise ArchiveError(
+                f"the lock of {self.url} was deleted or taken over: another run may be at work, so this one has "
+                "stopped; what it had published stays"
+            )
+
+    def _give_back(self, holder: str) -> None:
+        """Delete the lock, unless it is another run's now. How the run has ended is worth more than a lock that stays:
+        the next run says what to do about it."""
+        try:
+            if self.read(LOCK_FILE) == holder:
+                self.remove(LOCK_FILE)
+            else:
+                log.error("lock was taken over archive=%s", self.url)
+        except (ArchiveError, Py4JError) as error:
+            log.warning("lock not given back archive=%s cause=%r", self.url, str(error))
 
     @staticmethod
     def _fill(stream: Any, text: str) -> None:

@@ -1,5 +1,6 @@
 """The local storage and Hadoop's, which must do the same; Hadoop's is on `file:`, a true Hadoop file system."""
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable
@@ -255,6 +256,81 @@ def test_hadoop_says_what_to_do_about_the_lock_of_a_killed_run(spark: SparkSessi
         HadoopStorage(spark, f"file://{tmp_path}").locked().__enter__()
 
     assert (tmp_path / "_lock").read_text() == "pid 7 on host"
+
+
+def test_hadoop_leaves_the_lock_of_a_run_that_has_taken_over(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = (HadoopStorage(spark, f"file://{tmp_path}") for _ in range(2))
+    fill(tmp_path, "date=1/old", "_staging/date=1/new")
+    changes: list[Callable[[], object]] = [
+        lambda: first.write("_archive.json", "text"),
+        lambda: first.remove("date=1"),
+        lambda: first.put("_staging/date=1", "date=1"),
+    ]
+
+    with contextlib.ExitStack() as ours:
+        ours.enter_context(first.locked())
+        first.write("mine", "mine")
+        (tmp_path / "_lock").unlink()
+        with second.locked():
+            before = tree(tmp_path)
+            for change in changes:
+                with pytest.raises(ArchiveError, match="was deleted or taken over: another run may be at work"):
+                    change()
+            ours.close()
+            assert tree(tmp_path) == before
+            second.write("theirs", "theirs")
+
+    assert tree(tmp_path) == {name: name for name in ("mine", "theirs", "date=1/old", "_staging/date=1/new")}
+    assert "lock was taken over" in caplog.text
+
+
+def test_error_of_a_run_is_told_though_its_lock_cannot_be_given_back(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        with HadoopStorage(spark, f"file://{tmp_path}").locked():
+            (tmp_path / "_lock").unlink()
+            (tmp_path / "_lock").mkdir()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+    assert "lock not given back" in caplog.text
+
+
+def test_directory_that_cannot_be_removed_is_an_archive_error(opener: Opener, tmp_path: Path) -> None:
+    (tmp_path / "here").symlink_to("/proc/self/fdinfo")
+    archive = opener(tmp_path)
+
+    with pytest.raises(ArchiveError, match="cannot remove"):
+        archive.remove("here/0")
+
+    assert (tmp_path / "here" / "0").exists()
+
+
+def test_put_of_nothing_leaves_the_directory_that_was_there(archive: Storage, tmp_path: Path) -> None:
+    fill(tmp_path, "date=1/old")
+
+    with pytest.raises(ArchiveError):
+        archive.put("_staging/date=1", "date=1")
+
+    assert tree(tmp_path) == {"date=1/old": "date=1/old"}
+
+
+def test_hadoop_puts_nothing_below_a_directory_that_a_killed_run_left(spark: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path, "_staging/date=1/new", "_staging/date=1.old/older", "date=1/old")
+
+    with pytest.raises(ArchiveError, match="cannot write date=1"):
+        HadoopStorage(spark, f"file://{tmp_path}").put("_staging/date=1", "date=1")
+
+    assert tree(tmp_path) == {
+        "_staging/date=1/new": "_staging/date=1/new",
+        "_staging/date=1.old/older": "_staging/date=1.old/older",
+        "date=1/old": "date=1/old",
+    }
 
 
 def test_age_begins_anew_with_touch(archive: Storage, tmp_path: Path) -> None:
