@@ -8,9 +8,10 @@ from mailserver.api.dialects import Dialect
 from mailserver.app.config import LOG_LEVELS, Config, parse_address
 from mailserver.app.logs import LogFormat
 from mailserver.catchup.ledger import MAX_SOURCES
-from mailserver.errors import ConfigError
+from mailserver.errors import ConfigError, StoreError
 from mailserver.ids.muid import MAX_NETWORK_TOPIC_BYTES
 from mailserver.mail.completion import CompletionFormat
+from mailserver.store.postgres.urls import check_url
 from mailserver.units import number_text
 from mailserver.waku.packets import MAX_TOPIC_INTEREST
 
@@ -157,3 +158,8 @@ def check_store(url: str) -> None:
     """
     if url and (not url.startswith(STORE_SCHEMES) or "\0" in url):
         raise ConfigError("store: it is not a URL that begins with postgresql://")
+    if url:
+        try:
+            check_url(url)
+        except StoreError as error:
+            raise ConfigError(f"store: {error}") from None

@@ -212,6 +212,13 @@ def test_store_is_a_url_of_postgresql_which_the_refusal_does_not_show(url: str) 
     assert refusal({"store": url}) == "store: it is not a URL that begins with postgresql://"
 
 
+def test_store_with_a_password_that_is_not_encoded_is_refused() -> None:
+    said = refusal({"store": "postgresql://mail:pass@word@db/mail"})
+
+    assert said.startswith("store: the URL of the database cannot be read")
+    assert "word" not in said.replace("password", "")
+
+
 def test_each_worker_needs_a_port_for_its_metrics() -> None:
     assert "go beyond 65535" in refusal({"workers": 3, "metrics": "127.0.0.1:65534"})
     assert MAILSERVER.load({"workers": 2, "metrics": "127.0.0.1:65534"}, NOTHING, None).workers == 2

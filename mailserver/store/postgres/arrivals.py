@@ -30,11 +30,12 @@ from mailserver.store.engine.arrivals import (
 )
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.message_ids import Arrival, OtherNetworkTopic
-from mailserver.store.postgres.connections import Connection, open_links, shown_url
+from mailserver.store.postgres.connections import Connection, open_links
 from mailserver.store.postgres.failures import FollowerFailures
 from mailserver.store.postgres.migration import NoStore, check_known
 from mailserver.store.postgres.readers import ReaderPool, Removed
 from mailserver.store.postgres.schema import SCHEMA_TABLE
+from mailserver.store.postgres.urls import shown_url
 
 _LAST_CREATED = 2**62
 """Later than anything may have been created."""

@@ -10,13 +10,13 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import asyncpg
 
 from mailserver.errors import StoreError
 from mailserver.store.postgres.failures import ERRORS, LOST, StoreFailures, Unreachable, explain
 from mailserver.store.postgres.schema import LOCK_CLASS, Lock
+from mailserver.store.postgres.urls import check_url
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +120,21 @@ class Connection(Protocol):
     async def close(self) -> None: ...
 
 
+async def connect(url: str, statement_s: float) -> Connection:
+    """Connect to the database at a URL.
+
+    Args:
+        statement_s: how long a statement may take; the server is to end it, and if it does not, the driver does.
+    Raises:
+        StoreError: the URL is none.
+        ERRORS, ValueError: the database cannot be reached, or refuses.
+    """
+    check_url(url)
+    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        connection: Connection = await asyncpg.connect(url, command_timeout=statement_s + 1)
+    return connection
+
+
 Setup = Callable[[Connection], Awaitable[None]]
 """What is done with a new connection before it is used."""
 
@@ -190,8 +205,7 @@ class Link:
         if self._failed is not None and time.monotonic() < self._failed[0]:
             raise Unreachable(self._failed[1])
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                connection: Connection = await asyncpg.connect(self._url, command_timeout=STATEMENT_TIMEOUT_S + 1)
+            connection = await connect(self._url, STATEMENT_TIMEOUT_S)
         except (*ERRORS, ValueError) as error:
             self._failed = time.monotonic() + RETRY_S, explain(error)
             self._failures.reached(self._failed[1])
@@ -287,15 +301,6 @@ async def open_links(
         await asyncio.gather(*(link.close() for link in links))
 
 
-def shown_url(url: str) -> str:
-    """A URL for people: without its password."""
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    query = [(name, value) for name, value in parse_qsl(parts.query) if "password" not in name]
-    shown = f"{parts.scheme}://{user.partition(':')[0]}{at}{host}{parts.path}"
-    return f"{shown}?{urlencode(query, safe='/')}" if query else shown
-
-
 async def check_sessions(url: str, connection: Connection) -> None:
     """Check that a new connection to `url` stays with one process of the server. Our locks, the table for what is to be
     stored and the statements that are prepared are that process's.
@@ -319,8 +324,7 @@ async def _changes_processes(url: str, connection: Connection) -> bool:
     ours = {await connection.fetchval("SELECT pg_backend_pid()")}
     if ours == {connection.get_server_pid()}:  # as the server itself said: there is no pooler
         return False
-    async with asyncio.timeout(CONNECT_TIMEOUT_S):
-        other: Connection = await asyncpg.connect(url, command_timeout=STATEMENT_TIMEOUT_S + 1)
+    other = await connect(url, STATEMENT_TIMEOUT_S)
     theirs = set()
     try:
         for number in range(_POOLER_TRIES):

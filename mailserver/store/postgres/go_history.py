@@ -19,9 +19,10 @@ import asyncpg
 from mailserver.errors import StoreError
 from mailserver.store.engine.go_rows import key_at, row_of
 from mailserver.store.moving import NEVER, Place, ReadRows
-from mailserver.store.postgres.connections import Connection, Link, open_links, shown_url
+from mailserver.store.postgres.connections import Connection, Link, open_links
 from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.schema import SCHEMA_TABLE
+from mailserver.store.postgres.urls import shown_url
 
 _IS_GO_HISTORY = f"""
     SELECT to_regclass('{SCHEMA_TABLE}') IS NULL AND (

@@ -19,19 +19,19 @@ from mailserver.handoff.last_run import Compaction, CompactionState
 from mailserver.handoff.last_upkeep import Task, Upkeep
 from mailserver.store.postgres.connections import (
     CLOSE_TIMEOUT_S,
-    CONNECT_TIMEOUT_S,
     SESSION,
     Connection,
     check_sessions,
+    connect,
     give_up_lock,
     hold_lock,
-    shown_url,
 )
 from mailserver.store.postgres.failures import ERRORS, LOST, explain
 from mailserver.store.postgres.migration import check_known
 from mailserver.store.postgres.presence import move_on
 from mailserver.store.postgres.records import LOCK_OF, PostgresHandoff, read_value, write_value
 from mailserver.store.postgres.schema import SCHEMA_TABLE, Lock
+from mailserver.store.postgres.urls import shown_url
 
 STATEMENT_TIMEOUT_S = 300.0
 """How long a statement of the job's may take: some thousand envelopes, from a disk that is busy."""
@@ -244,8 +244,7 @@ class StoreDatabase:
 
     async def _connect(self) -> Connection:
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                connection: Connection = await asyncpg.connect(self.url, command_timeout=STATEMENT_TIMEOUT_S + 1)
+            connection = await connect(self.url, STATEMENT_TIMEOUT_S)
         except (*ERRORS, ValueError) as error:
             raise StoreError(f"cannot open the store {self}: {explain(error)}") from error
         is_set_up = False

@@ -36,7 +36,6 @@ from mailserver.store.postgres.connections import (
     check_server,
     check_sessions,
     open_links,
-    shown_url,
 )
 from mailserver.store.postgres.deletion import NOTE_REMOVED, count_held, delete_batch, forget_left_over
 from mailserver.store.postgres.failures import StoreFailures, explain
@@ -52,6 +51,7 @@ from mailserver.store.postgres.records import PostgresHandoff, PostgresMoveRecor
 from mailserver.store.postgres.rows import Places, RowReader
 from mailserver.store.postgres.snapshots import open_snapshots
 from mailserver.store.postgres.stats import USAGE, stats_of
+from mailserver.store.postgres.urls import shown_url
 from mailserver.store.postgres.writer import PostgresWriter
 from mailserver.store.retention import Surplus, Usage
 

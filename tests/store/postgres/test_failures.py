@@ -1,9 +1,8 @@
-"""mailserver.store.postgres.failures and connections: what goes wrong, in words that show no password."""
+"""mailserver.store.postgres.failures: what goes wrong, in words."""
 
 import asyncpg
 import pytest
 
-from mailserver.store.postgres.connections import shown_url
 from mailserver.store.postgres.failures import StoreFailures, explain
 
 
@@ -37,19 +36,6 @@ def test_transaction_that_is_left_after_its_connection_was_lost_says_how_that_wa
     error.__context__ = ConnectionResetError(104, "Connection reset by peer")
 
     assert explain(error) == "the database cannot be reached: Connection reset by peer"
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("postgresql://mail:secret@db/mail", "postgresql://mail@db/mail"),
-        ("postgresql://mail:se%40cret@db:5433/mail", "postgresql://mail@db:5433/mail"),
-        ("postgresql:///mail?host=/run/pg&password=secret", "postgresql:///mail?host=/run/pg"),
-        ("postgresql://db/mail?sslpassword=secret&sslmode=verify-full", "postgresql://db/mail?sslmode=verify-full"),
-    ],
-)
-def test_url_is_shown_without_its_password(url: str, shown: str) -> None:
-    assert shown_url(url) == shown
 
 
 def test_what_is_damaged_is_remembered_and_what_is_refused_is_not() -> None:
