@@ -44,6 +44,9 @@ _UNCHOKED_PEERS = 20
 _ALERTS = 10_000
 """How many alerts wait at most: of 160 MB that are sent at once, a block each."""
 
+_LISTENS_S = 5.0
+"""How long libtorrent may take to listen, or to say that it cannot."""
+
 _STOP_TRACKERS_S = 2
 """How long to wait for trackers that are told that we leave."""
 
@@ -142,19 +145,22 @@ class Session:
             classes.add_rule(str(network.network_address), str(network.broadcast_address), bounded)
         return classes
 
-    def port(self, timeout_ms: int = 5000) -> int:
+    def port(self, timeout_s: float = _LISTENS_S) -> int:
         """Wait until the session listens; return the port.
 
         Raises:
-            CannotListen: it does not.
+            CannotListen: it does not, or not in time.
         """
-        while self._session.wait_for_alert(timeout_ms) is not None:
+        give_up = time.monotonic() + timeout_s
+        while (left_s := give_up - time.monotonic()) > 0 and self._session.wait_for_alert(int(1000 * left_s)):
             for alert in self._session.pop_alerts():
                 match alert:
                     case lt.listen_failed_alert():
                         raise CannotListen(alert.error.message())
                     case lt.listen_succeeded_alert() if alert.socket_type == lt.socket_type_t.tcp:
                         return alert.port
+                    case lt.alert() if alert.what() == "session_error":  # Python has no class for it
+                        raise CannotListen(alert.message())
         raise CannotListen("no answer of the system")
 
     def ask_for_metadata(self, info_hash: bytes, trackers: Iterable[str], peers: Iterable[Address]) -> Handle:

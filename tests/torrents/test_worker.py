@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.torrents.errors import CannotListen
 from mailserver.torrents.frames import Frame, encode_bytes
 from mailserver.torrents.info import TorrentInfo
 from mailserver.torrents.session import Session
@@ -89,3 +90,15 @@ async def test_drop_that_is_forgotten_before_it_begins_is_done(tmp_path: Path) -
         ask({"id": 3, "op": "forget", "request": 2})
 
         assert await answers.get() == {"id": 2, "result": {}}
+
+
+def test_session_that_does_not_say_where_it_listens_is_not_waited_for() -> None:
+    ours, alerts = socket.socketpair()
+    with ours, alerts:
+        session = Session(TorrentSettings(listen=(MEMBER, 0)), alerts.fileno())
+        assert session.port() > 0
+
+        with pytest.raises(CannotListen, match="no answer of the system"):  # it has said so once
+            session.port(timeout_s=0.1)
+
+        del session  # before its descriptor is closed
