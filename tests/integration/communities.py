@@ -2,7 +2,7 @@
 
 import contextlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.integration.daemons import PROGRAM, Daemon, assert_no_traceback, own_environment
@@ -12,12 +12,17 @@ METRICS = ("--metrics", "127.0.0.1:0")
 
 
 @contextlib.contextmanager
-def running_communities(data_dir: Path, *flags: str) -> Iterator[Daemon]:
+def running_communities(data_dir: Path, *flags: str, program: Sequence[str] = PROGRAM) -> Iterator[Daemon]:
     """Serve the communities of a data directory on a free port of loopback; kill the process at the end, if it still
-    runs."""
+    runs.
+
+    Args:
+        flags: more of `waku-mailserver community serve`.
+        program: what runs `waku-mailserver`, if not this Python alone.
+    """
     arguments = ["community", "serve", "--data-dir", str(data_dir), "--torrent-listen", "127.0.0.1:0", *flags]
     process = subprocess.Popen(
-        [*PROGRAM, *arguments],
+        [*program, *arguments],
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

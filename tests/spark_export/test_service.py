@@ -19,7 +19,8 @@ from mailserver.store.sqlite.handoff import (
     read_compaction,
     write_compaction,
 )
-from tests.spark_export.compaction.test_commands import FAST, run, said
+from tests.confined import program
+from tests.spark_export.compaction.test_commands import FAST, run, said, start
 from tests.spark_export.samples import DAY, archived, envelopes, put, rows_of
 
 pytestmark = pytest.mark.spark
@@ -223,3 +224,19 @@ def test_run_that_fails_before_spark_has_started_leaves_its_cause(store: Path, a
     assert record is not None
     assert (record.exit_code, record.error) == (1, said(done))
     assert record.succeeded_at == 2.0
+
+
+def test_nightly_run_archives_under_the_filters_of_its_unit(store: Path, archive: Path, tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    environment = {
+        "SPARK_EXPORT_STORE": str(store),
+        "SPARK_EXPORT_ARCHIVE": str(archive),
+        "SPARK_EXPORT_SCRATCH": str(tmp_path / "scratch"),
+    }
+    command = program("waku-mailserver-compaction.service", sys.executable, "-m", "spark_export", "nightly")
+
+    done = start([*command], environment)
+
+    assert done.returncode == 0, done.stderr
+    assert state(store) is CompactionState.SUCCEEDED
+    assert archived(archive) == rows_of(ENVELOPES)
