@@ -1,6 +1,6 @@
 """The wire format of Protocol Buffers, as much of it as Waku v2 messages need: fields in, fields out.
 
-Spec: protobuf.dev "Encoding". Groups, which no message of Waku has, are refused.
+Spec: protobuf.dev "Encoding". Groups, which no message of Waku has, are skipped with all that is in them.
 """
 
 import sys
@@ -16,7 +16,13 @@ MAX_VARINT_BYTES = 10
 
 MAX_FIELD_NUMBER = (1 << 29) - 1
 
+MAX_GROUP_FIELDS = 64
+"""Fields in all groups of a message, those groups and their ends among them. Nobody writes groups: they are unknown
+fields, and whoever counts the fields that are read does not see these. No group can be deeper in others than half."""
+
 _FIXED_BYTES = {1: 8, 5: 4}
+
+_GROUP, _END_OF_GROUP = 3, 4
 
 
 class WireType(IntEnum):
@@ -51,14 +57,16 @@ class Field(NamedTuple):
 def read_fields(data: bytes, max_fields: int = sys.maxsize) -> Iterator[Field]:
     """Read the fields of a message, in the order in which they stand. One number may come more than once.
 
+    Groups are left out: to every decoder that knows of none they are unknown fields, whatever their number.
+
     Args:
         max_fields: how many there may be. Each takes a microsecond, and may have only 2 bytes: whoever reads what any
             peer may send at any time needs this bound, or one of its own.
     Raises:
-        DecodeError: more fields, truncated, a number of more than 64 bits, a field number of 0 or above
-            MAX_FIELD_NUMBER, or a group or another unknown wire type.
+        DecodeError: more fields, or more than MAX_GROUP_FIELDS; truncated, a number of more than 64 bits, a field
+            number of 0 or above MAX_FIELD_NUMBER, an unknown wire type, or the end of a group that has not begun.
     """
-    at, end, count = 0, len(data), 0
+    at, end, count, in_groups = 0, len(data), 0, 0
     while at < end:
         count += 1
         if count > max_fields:
@@ -66,9 +74,10 @@ def read_fields(data: bytes, max_fields: int = sys.maxsize) -> Iterator[Field]:
         tag, at = (data[at], at + 1) if data[at] < 0x80 else _varint(data, at)  # most take one byte: the fast way
         number, kind = tag >> 3, _WIRE_TYPES.get(tag & 7)
         if not 0 < number <= MAX_FIELD_NUMBER:
-            raise DecodeError("protobuf field number is out of range", got=number, limit=MAX_FIELD_NUMBER)
+            raise _out_of_range(number)
         if kind is None:
-            raise DecodeError("protobuf wire type is unknown", got=tag & 7)
+            at, in_groups = _after_group(data, at, tag, in_groups)
+            continue
         fixed = _FIXED_BYTES.get(tag & 7)
         if fixed is not None:
             said = fixed
@@ -83,6 +92,38 @@ def read_fields(data: bytes, max_fields: int = sys.maxsize) -> Iterator[Field]:
                 raise DecodeError("protobuf field is truncated", got=end - at, limit=said)
             value, at = data[at:stop], stop
         yield _new_tuple(Field, (number, kind, value))  # `Field()` takes twice as long
+
+
+def _after_group(data: bytes, at: int, tag: int, in_groups: int) -> tuple[int, int]:
+    """Skip a group, which begins with this tag: where it ends, and how many fields have been in groups by then."""
+    numbers: list[int] = []
+    while True:
+        number, wire_type = tag >> 3, tag & 7
+        in_groups += 1
+        if in_groups > MAX_GROUP_FIELDS:
+            raise DecodeError("protobuf groups have too many fields", limit=MAX_GROUP_FIELDS)
+        if not 0 < number <= MAX_FIELD_NUMBER:
+            raise _out_of_range(number)
+        if wire_type == _GROUP:
+            numbers.append(number)
+        elif wire_type == _END_OF_GROUP:
+            if not numbers or numbers.pop() != number:
+                raise DecodeError("protobuf group ends that has not begun", got=number)
+            if not numbers:
+                return at, in_groups
+        elif wire_type not in _WIRE_TYPES:
+            raise DecodeError("protobuf wire type is unknown", got=wire_type)
+        elif wire_type == _VARINT:
+            _, at = _varint(data, at)
+        else:
+            fixed = _FIXED_BYTES.get(wire_type)
+            said, at = _varint(data, at) if fixed is None else (fixed, at)
+            at += said  # where that is behind the end, the next tag is missing
+        tag, at = _varint(data, at)
+
+
+def _out_of_range(number: int) -> DecodeError:
+    return DecodeError("protobuf field number is out of range", got=number, limit=MAX_FIELD_NUMBER)
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

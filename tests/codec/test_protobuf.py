@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from mailserver.codec import varint
 from mailserver.codec.protobuf import (
     MAX_FIELD_NUMBER,
+    MAX_GROUP_FIELDS,
     Field,
     WireType,
     read_fields,
@@ -65,6 +66,59 @@ def test_fields_beyond_the_bound_are_not_read() -> None:
     assert [next(fields) for _ in range(3)] == list(read_fields(data))
     with pytest.raises(DecodeError, match="too many fields, limit 3"):
         next(fields)
+
+
+def group(number: int, body: bytes) -> bytes:
+    return varint.encode(number << 3 | 3) + body + varint.encode(number << 3 | 4)
+
+
+GROUPED = bytes.fromhex("0807 12023a29 2d01020304 31 0102030405060708")
+"""A field of each wire type."""
+
+
+@pytest.mark.parametrize("body", [b"", GROUPED, GROUPED + group(1, GROUPED) + group(MAX_FIELD_NUMBER, b"")])
+def test_groups_are_skipped_with_what_is_in_them(body: bytes) -> None:
+    data = write_number(1, 150) + group(1, body) + write_bytes(2, b"testing") + group(200, body)
+
+    assert list(read_fields(data)) == [
+        Field(1, WireType.VARINT, 150),
+        Field(2, WireType.LENGTH_DELIMITED, b"testing"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ("0b", "protobuf number is truncated"),
+        ("0b 08", "protobuf number is truncated"),
+        ("0b 12 05 61", "protobuf number is truncated"),
+        ("0b 0d 0102", "protobuf number is truncated"),
+        ("0c", "protobuf group ends that has not begun, got 1"),
+        ("0b 14", "protobuf group ends that has not begun, got 2"),
+        ("0b 13 0c", "protobuf group ends that has not begun, got 1"),
+        ("0b 0c 0c", "protobuf group ends that has not begun, got 1"),
+        ("0b 0e", "protobuf wire type is unknown, got 6"),
+        ("0f", "protobuf wire type is unknown, got 7"),
+        ("03", f"protobuf field number is out of range, got 0, limit {MAX_FIELD_NUMBER}"),
+        ("0b 00", f"protobuf field number is out of range, got 0, limit {MAX_FIELD_NUMBER}"),
+    ],
+)
+def test_group_that_is_none_is_refused(data: str, why: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        list(read_fields(bytes.fromhex(data)))
+
+    assert str(caught.value) == why
+
+
+@pytest.mark.parametrize("one", [group(1, b""), group(1, b"\x08\x01\x08\x01")], ids=["empty", "of two fields"])
+def test_groups_of_a_message_are_bounded(one: bytes) -> None:
+    fields = 2 if len(one) == 2 else 4
+
+    assert list(read_fields(one * (MAX_GROUP_FIELDS // fields))) == []
+    with pytest.raises(DecodeError, match=f"groups have too many fields, limit {MAX_GROUP_FIELDS}"):
+        list(read_fields(one * (MAX_GROUP_FIELDS // fields + 1)))
+    with pytest.raises(DecodeError, match="groups have too many fields"):
+        list(read_fields(b"\x0b" * 1_000_000))
 
 
 @given(st.integers(-(2**63), 2**63 - 1))

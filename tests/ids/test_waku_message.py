@@ -118,17 +118,30 @@ def test_unknown_fields_are_skipped(unknown: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "other", ["08 01", "15 01020304", "1a 01 01", "51 0102030405060708", "5b 5c"], ids=lambda other: f"tag {other[:2]}"
+)
+def test_field_of_another_wire_type_is_an_unknown_one(other: str) -> None:
+    assert decoded(other + "18 01 50 08" + other) == WakuMessage(b"hi", "/a", version=1, timestamp=4)
+    assert decoded(other) == WakuMessage(b"hi", "/a")
+
+
+def test_numbers_are_taken_as_decoders_take_them() -> None:
+    """Of a version its low 32 bits, and any number but 0 is true."""
+    ten_bytes = "808080 80f0ffffff ff01"
+
+    assert decoded("18 8180808010").version == 1
+    assert decoded("18" + ten_bytes).version == 0
+    assert decoded("f801 02").ephemeral is True
+    assert decoded("f801" + ten_bytes).ephemeral is True
+    assert decoded("f801 808000").ephemeral is False
+
+
+@pytest.mark.parametrize(
     ("tail", "why"),
     [
-        ("08 01", "payload has another wire type, got VARINT, limit LENGTH_DELIMITED"),
-        ("15 01020304", "content_topic has another wire type, got FIXED_32, limit LENGTH_DELIMITED"),
-        ("1a 01 01", "version has another wire type, got LENGTH_DELIMITED, limit VARINT"),
-        ("51 0102030405060708", "timestamp has another wire type, got FIXED_64, limit VARINT"),
-        ("18 8080808010", "version is too large, got 4294967296, limit 4294967295"),
-        ("f801 02", "ephemeral is too large, got 2, limit 1"),
         ("12 01 ff", "content_topic is not UTF-8"),
         ("5a 41" + "00" * 65, "meta is too long, got 65, limit 64"),
-        ("0b", "protobuf wire type is unknown, got 3"),
+        ("0b", "protobuf number is truncated"),
         ("0f", "protobuf wire type is unknown, got 7"),
         ("02 00", f"protobuf field number is out of range, got 0, limit {2**29 - 1}"),
         ("ffffffff7f", f"protobuf field number is out of range, got {2**32 - 1}, limit {2**29 - 1}"),
@@ -144,7 +157,12 @@ def test_what_does_not_follow_the_schema_is_refused(tail: str, why: str) -> None
 
 @pytest.mark.parametrize(
     ("data", "why"),
-    [("", "payload is missing"), ("0a 00", "content_topic is missing"), ("12 02 2f61", "payload is missing")],
+    [
+        ("", "payload is missing"),
+        ("0a 00", "content_topic is missing"),
+        ("12 02 2f61", "payload is missing"),
+        ("08 01 12 02 2f61", "payload is missing"),
+    ],
 )
 def test_message_without_payload_or_content_topic_is_refused_as_nwaku_does(data: str, why: str) -> None:
     assert refused(bytes.fromhex(data)) == why

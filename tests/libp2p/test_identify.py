@@ -86,7 +86,6 @@ def test_truncated_message_is_refused() -> None:
         pytest.param(b"\x80\x80\x01", id="length too long"),
         pytest.param(b"\x81\x00a", id="padded length"),
         pytest.param(message(b"\xff"), id="no protobuf"),
-        pytest.param(message(protobuf.write_number(1, 1)), id="key is a number"),
         pytest.param(message(protobuf.write_bytes(3, b"\xff")), id="protocol is no text"),
         pytest.param(message(protobuf.write_bytes(6, b"\xff")), id="agent is no text"),
     ],
@@ -94,6 +93,12 @@ def test_truncated_message_is_refused() -> None:
 def test_malformed_message_is_refused(data: bytes) -> None:
     with pytest.raises(DecodeError):
         told(data)
+
+
+def test_fields_of_another_wire_type_are_ignored() -> None:
+    others = b"".join(protobuf.write_number(number, 1) for number in range(1, 7))
+
+    assert told(message(protobuf.write_bytes(1, b"key") + others)) == Identify(public_key=b"key")
 
 
 def test_length_of_a_message_is_bounded() -> None:

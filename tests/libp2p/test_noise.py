@@ -94,6 +94,21 @@ def test_other_fields_of_a_payload_are_ignored() -> None:
     assert HandshakePayload.decode(hashes + protobuf.write_number(3, 1)) == HandshakePayload(b"", b"", ("/a",))
 
 
+def test_fields_of_a_payload_of_another_wire_type_are_ignored() -> None:
+    others = b"".join(protobuf.write_number(number, 1) for number in (1, 2, 4))
+    extensions = protobuf.write_bytes(4, protobuf.write_bytes(2, b"/a") + protobuf.write_number(2, 1))
+
+    assert HandshakePayload.decode(HandshakePayload(b"key", b"sig").encode() + others + extensions) == (
+        HandshakePayload(b"key", b"sig", ("/a",))
+    )
+
+
+def test_extensions_that_come_twice_add_up_and_of_other_fields_the_last_counts() -> None:
+    payload = HandshakePayload(b"key", b"sig", ("/a",)).encode() + HandshakePayload(b"other", b"", ("/b",)).encode()
+
+    assert HandshakePayload.decode(payload) == HandshakePayload(b"other", b"", ("/a", "/b"))
+
+
 def test_payload_of_too_many_fields_is_refused() -> None:
     muxer = protobuf.write_bytes(2, b"/a")
 

@@ -23,7 +23,7 @@ from mailserver.waku2.filter_packets import (
     decode_filter_subscribe_request,
     encode_message_push,
 )
-from mailserver.waku2.lightpush import LightPushRequest, LightPushResponse, PushResponse, PushRpc
+from mailserver.waku2.lightpush import LightPushRequest, LightPushResponse, PushRequest, PushResponse, PushRpc
 from mailserver.waku2.metadata import MAX_SHARDS, Metadata, decode_metadata
 from mailserver.waku2.old_filter import (
     MAX_OTHER_FILTER_FIELDS,
@@ -210,7 +210,6 @@ def test_as_much_as_a_service_takes_fits_into_a_request() -> None:
             FilterSubscribeRequest("", content_topics=("c",) * (MAX_READ_TOPICS + 1)),
             "content_topics come too often, limit 1000",
         ),
-        (FilterSubscribeResponse("", 2**32), "status_code is too large, got 4294967296, limit 4294967295"),
         (
             FilterSubscribeResponse("", 1, "d" * 4097),
             f"status_desc is too long, got 4097, limit {MAX_STATUS_TEXT_BYTES}",
@@ -240,14 +239,8 @@ def test_as_much_as_a_service_takes_fits_into_a_request() -> None:
             LightPushRequest("", None, WakuMessage(bytes(MAX_MESSAGE_BYTES), "c")),
             "message is too long, got 1048839, limit 1048832",
         ),
-        (
-            LightPushResponse("", 1, relay_peer_count=2**32),
-            "relay_peer_count is too large, got 4294967296, limit 4294967295",
-        ),
         (PushRpc("", response=PushResponse(True, "i" * 4097)), "info is too long, got 4097, limit 4096"),
-        (Metadata(2**32), "cluster_id is too large, got 4294967296, limit 4294967295"),
         (Metadata(1, (0,) * (MAX_SHARDS + 1)), "deprecated shards come too often, limit 1024"),
-        (Metadata(1, (2**32,)), "deprecated shards is too large, got 4294967296, limit 4294967295"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
@@ -262,36 +255,23 @@ def test_packet_beyond_a_bound_is_refused_by_the_name_of_the_field(packet: Packe
     ("kind", "data", "why"),
     [
         (FilterSubscribeRequest, "1004", "filter_subscribe_type is unknown, got 4"),
-        (
-            FilterSubscribeRequest,
-            "1201 01",
-            "filter_subscribe_type has another wire type, got LENGTH_DELIMITED, limit VARINT",
-        ),
-        (FilterSubscribeRequest, "0801", "request_id has another wire type, got VARINT, limit LENGTH_DELIMITED"),
         (FilterSubscribeRequest, "0a01 ff", "request_id is not UTF-8"),
         (FilterSubscribeRequest, "5201 ff", "pubsub_topic is not UTF-8"),
         (FilterSubscribeRequest, "5a01 61 5a01 ff", "content_topics is not UTF-8"),
         (MessagePush, "1200", "waku_message is missing"),
         (MessagePush, "0a00", "payload is missing"),
         (FilterRpc, "1203 1a0108", "protobuf number is truncated"),
-        (FilterRpc, "1202 0802", "subscribe is too large, got 2, limit 1"),
         (FilterRpc, "1205 1a03 0a01ff", "contentTopic is not UTF-8"),
         (FilterRpc, "1a02 0a00", "payload is missing"),
-        (StoreQueryRequest, "1002", "include_data is too large, got 2, limit 1"),
-        (StoreQueryRequest, "6201 01", "time_start has another wire type, got LENGTH_DELIMITED, limit VARINT"),
         (StoreQueryResponse, "a20100", "message_hash is not 32 bytes, got 0, limit 32"),
         (
             StoreQueryResponse,
             f"a20145 0a20 {'00' * 32} c23e20 {'00' * 32}",
             "MUID is not 33 to 64 bytes, got 32, limit 64",
         ),
-        (StoreQueryRequest, "c03e02", "include_muids is too large, got 2, limit 1"),
         (LightPushRequest, "aa0100", "payload is missing"),
         (PushRpc, "1202 1200", "payload is missing"),
-        (PushRpc, "1a02 0802", "is_success is too large, got 2, limit 1"),
         (Metadata, "1a01 80", "protobuf number is truncated"),
-        (Metadata, "1d 00000000", "shards has another wire type, got FIXED_32, limit VARINT"),
-        (Metadata, "0a01 01", "cluster_id has another wire type, got LENGTH_DELIMITED, limit VARINT"),
     ],
 )
 def test_packet_of_another_form_is_refused_by_the_name_of_the_field(kind: type[Packet], data: str, why: str) -> None:
@@ -299,6 +279,53 @@ def test_packet_of_another_form_is_refused_by_the_name_of_the_field(kind: type[P
         decode(kind, bytes.fromhex(data))
 
     assert str(caught.value) == why
+
+
+@pytest.mark.parametrize(
+    ("data", "packet"),
+    [
+        ("0801 1201 01 0a01 69", FilterSubscribeRequest("i")),
+        ("0a01 69 0801 1001 1201 02", FilterSubscribeRequest("i", FilterSubscribeType.SUBSCRIBE)),
+        ("5801 5a01 61 5d 00000000", FilterSubscribeRequest("", content_topics=("a",))),
+        ("1207 1d00000000 0801", FilterRpc("", FilterRequest(True))),
+        ("6201 01 69 0102030405060708", StoreQueryRequest("")),
+        ("1d 00000000 1801 0a01 01", Metadata(None, (1,))),
+        ("1900000000 00000000 0801", Metadata(1)),
+    ],
+)
+def test_field_of_another_wire_type_is_an_unknown_one(data: str, packet: Packet) -> None:
+    written = bytes.fromhex(data)
+
+    assert decode(type(packet), written) == packet
+
+
+HIGH = 2**64 - 2**32
+"""The bits of a number of ten bytes that one of 32 bits does not have."""
+
+
+@pytest.mark.parametrize(
+    ("data", "packet"),
+    [
+        (write_number(2, HIGH + 1), FilterSubscribeRequest("", FilterSubscribeType.SUBSCRIBE)),
+        (write_number(10, HIGH + 200), FilterSubscribeResponse("", 200)),
+        (write_number(12, HIGH + 3), LightPushResponse("", 0, relay_peer_count=3)),
+        (write_number(1, HIGH + 1) + write_number(2, HIGH + 5), Metadata(1, (5,))),
+        (write_packed(3, [HIGH + 5, 2**32]), Metadata(None, (5, 0))),
+    ],
+)
+def test_of_a_number_of_32_bits_the_low_ones_are_taken(data: bytes, packet: Packet) -> None:
+    assert decode(type(packet), data) == packet
+
+
+@pytest.mark.parametrize("value", [1, 2, 255, 2**64 - 1])
+def test_any_number_but_0_is_true(value: int) -> None:
+    query = write_number(2, value) + write_number(52, value) + write_number(1000, value)
+
+    assert decode(StoreQueryRequest, query) == StoreQueryRequest(
+        "", include_data=True, pagination_forward=True, include_muids=True
+    )
+    assert decode(PushRpc, write_bytes(3, write_number(1, value))) == PushRpc("", response=PushResponse(True))
+    assert decode(FilterRpc, write_bytes(2, write_number(1, value))) == FilterRpc("", FilterRequest(True))
 
 
 REPEATED: dict[type[Packet], Packet] = {
@@ -372,6 +399,33 @@ def test_of_fields_that_come_twice_the_last_one_counts() -> None:
 
     assert decode_filter_subscribe_request(twice) == FilterSubscribeRequest("two", pubsub_topic="a")
     assert request_id_of(twice) == "two"
+
+
+def test_message_that_comes_in_parts_is_what_they_add_up_to() -> None:
+    """As C++, Go and Nim read it; js-waku takes the last part."""
+    one, other = write_bytes(1, b"payload"), write_bytes(2, b"c") + write_number(3, 1)
+    message = WakuMessage(b"payload", "c", version=1)
+
+    def parts(number: int) -> bytes:
+        return write_bytes(number, one) + write_bytes(number, other)
+
+    assert decode(LightPushRequest, parts(21)) == LightPushRequest("", None, message)
+    assert decode(MessagePush, parts(1)) == MessagePush(message, None)
+    assert decode(PushRpc, write_bytes(2, write_bytes(2, one)) + write_bytes(2, write_bytes(2, other))) == PushRpc(
+        "", PushRequest("", message)
+    )
+    assert decode(FilterRpc, write_bytes(3, b"") + write_bytes(2, b"") * 2) == FilterRpc(
+        "", FilterRequest(False), OldMessagePush(())
+    )
+    page = write_bytes(20, write_bytes(1, hash_of(1)) + parts(2) + write_bytes(3, PUBSUB.encode()))
+    assert decode_store_query_response(page).messages == (WakuMessageKeyValue(hash_of(1), message, PUBSUB),)
+
+
+def test_message_in_parts_is_no_longer_than_a_whole_one() -> None:
+    part = write_bytes(21, bytes(MAX_MESSAGE_BYTES // 2 + 1))
+
+    with pytest.raises(DecodeError, match=f"message is too long, got {MAX_MESSAGE_BYTES + 2}, limit"):
+        decode(LightPushRequest, part * 2)
 
 
 def test_content_filter_without_a_topic_is_an_empty_one() -> None:
