@@ -9,7 +9,8 @@
     21  rate_limit_proof  optional bytes      more than 4 KiB
     31  ephemeral         optional bool
 
-Unknown fields are skipped. If a field comes twice, the last one counts, as in every decoder that is deployed.
+As in the decoders that are deployed, unknown fields are skipped, among them those of another wire type; if a field
+comes twice, the last one counts; of a version the low 32 bits are taken; and `ephemeral` is any number but 0.
 """
 
 from dataclasses import dataclass
@@ -45,13 +46,13 @@ created in the same second have the same timestamp, and to encode it takes as lo
 _KINDS = {
     1: ("payload", WireType.LENGTH_DELIMITED, MAX_MESSAGE_BYTES),
     2: ("content_topic", WireType.LENGTH_DELIMITED, MAX_CONTENT_TOPIC_BYTES),
-    3: ("version", WireType.VARINT, 0xFFFF_FFFF),
+    3: ("version", WireType.VARINT, 2**32 - 1),
     10: ("timestamp", WireType.VARINT, 2**64 - 1),
     11: ("meta", WireType.LENGTH_DELIMITED, MAX_META_BYTES),
     21: ("rate_limit_proof", WireType.LENGTH_DELIMITED, MAX_RATE_LIMIT_PROOF_BYTES),
-    31: ("ephemeral", WireType.VARINT, 1),
+    31: ("ephemeral", WireType.VARINT, 2**64 - 1),
 }
-"""Name, wire type, and the largest value or length."""
+"""Name, wire type, and the bits that are taken of a number, or the greatest length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +108,8 @@ def decode_message(data: bytes) -> WakuMessage:
     """Decode the protobuf form.
 
     Raises:
-        DecodeError: not protobuf, longer than MAX_MESSAGE_BYTES, more than MAX_FIELDS, a field of another type, too
-            long or too large, payload or content topic missing, or the latter not UTF-8.
+        DecodeError: not protobuf, longer than MAX_MESSAGE_BYTES, more than MAX_FIELDS, a field too long, payload or
+            content topic missing, or the latter not UTF-8.
     """
     if len(data) > MAX_MESSAGE_BYTES:
         raise DecodeError("message is too long", got=len(data), limit=MAX_MESSAGE_BYTES)
@@ -119,11 +120,9 @@ def decode_message(data: bytes) -> WakuMessage:
             continue
         name, expected, most = _KINDS[number]
         if wire_type is not expected:
-            raise DecodeError(f"{name} has another wire type", got=wire_type.name, limit=expected.name)
+            continue
         if isinstance(value, int):
-            if value > most:
-                raise DecodeError(f"{name} is too large", got=value, limit=most)
-            numbers[name] = value
+            numbers[name] = value & most
         else:
             if len(value) > most:
                 raise DecodeError(f"{name} is too long", got=len(value), limit=most)

@@ -1,7 +1,11 @@
 """The fields of packets: each has a name, a wire type and a bound, and is refused by its name.
 
-Unknown fields are skipped. If a field that is not repeated comes twice, the last one counts, as in every decoder that
-is deployed. Strings are UTF-8. What proto3 calls a default may be absent or written: both read the same.
+As in the decoders that are deployed, unknown fields are skipped, among them those of a known number and another wire
+type. If a field that is not repeated comes twice, the last one counts; of a message, what comes later is added to what
+came before, as nearly all have it (js-waku's takes the last). Of a number of 32 bits that has more, the low ones are
+taken; a bool is true if it is any number but 0. Strings are UTF-8. What proto3 calls a default may be absent or
+written: both read the same.
+Spec: protobuf.dev "Encoding", "Last One Wins"; "Updating A Message Type".
 """
 
 import contextlib
@@ -30,7 +34,7 @@ encoder writes any that is not known here. A megabyte of fields of 2 bytes would
 MAX_ID_FIELDS = 32
 """Among how many fields the request id of a packet is sought that is not read. Encoders write it first."""
 
-MAX_U32 = 0xFFFF_FFFF
+MAX_U32 = 2**32 - 1
 MAX_U64 = 2**64 - 1
 
 
@@ -44,24 +48,49 @@ class Rule(NamedTuple):
 
     most_often: int = 1
     packable: bool = False
+    bits: int = MAX_U64
+    """Which bits are taken of a number."""
+
+    is_message: bool = False
+    """Whether what comes later is added to what came before: the greatest length is that of both."""
 
 
 def number(name: str, most: int) -> Rule:
-    """A uint, an enum or a bool."""
+    """A number that is refused if it is larger."""
     return Rule(name, WireType.VARINT, most)
 
 
+def uint32(name: str) -> Rule:
+    """A uint32 or an enum."""
+    return Rule(name, WireType.VARINT, MAX_U32, bits=MAX_U32)
+
+
+def uint32s(name: str, most_often: int) -> Rule:
+    """A repeated uint32, packed or not."""
+    return Rule(name, WireType.VARINT, MAX_U32, most_often, packable=True, bits=MAX_U32)
+
+
+def boolean(name: str) -> Rule:
+    """A bool."""
+    return Rule(name, WireType.VARINT, MAX_U64)
+
+
 def data(name: str, max_bytes: int, most_often: int = 1) -> Rule:
-    """Bytes, a string, or a message in it."""
+    """Bytes or a string, or a repeated message."""
     return Rule(name, WireType.LENGTH_DELIMITED, max_bytes, most_often)
+
+
+def message(name: str, max_bytes: int) -> Rule:
+    """A message that is not repeated."""
+    return Rule(name, WireType.LENGTH_DELIMITED, max_bytes, is_message=True)
 
 
 REQUEST_ID = data("request_id", MAX_REQUEST_ID_BYTES)
 PUBSUB_TOPIC = data("pubsub_topic", MAX_NETWORK_TOPIC_BYTES)
 CONTENT_TOPICS = data("content_topics", MAX_CONTENT_TOPIC_BYTES, MAX_READ_TOPICS)
-STATUS_CODE = number("status_code", MAX_U32)
+STATUS_CODE = uint32("status_code")
 STATUS_DESC = data("status_desc", MAX_STATUS_TEXT_BYTES)
-MESSAGE = data("message", MAX_MESSAGE_BYTES)
+MESSAGE = message("message", MAX_MESSAGE_BYTES)
 
 
 class Fields:
@@ -77,6 +106,7 @@ class Fields:
         Raises:
             DecodeError: it is too large, or one too many.
         """
+        value &= rule.bits
         if value > rule.most:
             raise DecodeError(f"{rule.name} is too large", got=value, limit=rule.most)
         found = self._numbers.get(rule.name)
@@ -95,7 +125,14 @@ class Fields:
         if len(value) > rule.most:
             raise DecodeError(f"{rule.name} is too long", got=len(value), limit=rule.most)
         found = self._data.get(rule.name)
-        if found is None or rule.most_often == 1:
+        if found is None:
+            self._data[rule.name] = [value]
+        elif rule.is_message:
+            found.append(value)
+            length = sum(map(len, found))
+            if length > rule.most:
+                raise DecodeError(f"{rule.name} is too long", got=length, limit=rule.most)
+        elif rule.most_often == 1:
             self._data[rule.name] = [value]
         else:
             _check_room(found, rule)
@@ -118,6 +155,12 @@ class Fields:
         """Bytes, or None if they are absent."""
         found = self._data.get(name)
         return found[-1] if found else None
+
+    def message(self, name: str) -> bytes | None:
+        """The encoded message, or None if it is absent. One behind the other, its parts are the form of what they add
+        up to."""
+        found = self._data.get(name)
+        return b"".join(found) if found else None
 
     def all_data(self, name: str) -> tuple[bytes, ...]:
         """All bytes of a repeated field."""
@@ -147,8 +190,7 @@ def read(packet: bytes, rules: Mapping[int, Rule], max_others: int = MAX_OTHER_F
     Args:
         max_others: see MAX_OTHER_FIELDS. What may come often in another packet has fewer.
     Raises:
-        DecodeError: not protobuf, or a field is of another wire type, too large, too long, or comes too often; or there
-            are too many in all.
+        DecodeError: not protobuf, or a field is too large, too long, or comes too often; or there are too many in all.
     """
     fields = Fields()
     count, most = 0, max_others
@@ -162,10 +204,9 @@ def read(packet: bytes, rules: Mapping[int, Rule], max_others: int = MAX_OTHER_F
         if rule is None:
             continue
         if wire_type is not rule.wire_type:
-            if not (rule.packable and isinstance(value, bytes) and wire_type is WireType.LENGTH_DELIMITED):
-                raise DecodeError(f"{rule.name} has another wire type", got=wire_type.name, limit=rule.wire_type.name)
-            for each in read_packed(value):
-                fields.add_number(rule, each)
+            if rule.packable and isinstance(value, bytes) and wire_type is WireType.LENGTH_DELIMITED:
+                for each in read_packed(value):
+                    fields.add_number(rule, each)
         elif isinstance(value, int):
             fields.add_number(rule, value)
         else:

@@ -16,14 +16,13 @@ from mailserver.errors import DecodeError
 from mailserver.ids.waku_message import MAX_MESSAGE_BYTES, WakuMessage, decode_message
 from mailserver.waku2.fields import (
     CONTENT_TOPICS,
-    MAX_U32,
     PUBSUB_TOPIC,
     REQUEST_ID,
     STATUS_CODE,
     STATUS_DESC,
-    data,
-    number,
+    message,
     read,
+    uint32,
     write_text,
 )
 
@@ -46,12 +45,12 @@ class FilterSubscribeType(IntEnum):
 
 _REQUEST = {
     1: REQUEST_ID,
-    2: number("filter_subscribe_type", MAX_U32),
+    2: uint32("filter_subscribe_type"),
     10: PUBSUB_TOPIC,
     11: CONTENT_TOPICS,
 }
 _RESPONSE = {1: REQUEST_ID, 10: STATUS_CODE, 11: STATUS_DESC}
-_PUSH = {1: data("waku_message", MAX_MESSAGE_BYTES), 2: PUBSUB_TOPIC}
+_PUSH = {1: message("waku_message", MAX_MESSAGE_BYTES), 2: PUBSUB_TOPIC}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +146,7 @@ def decode_message_push(packet: bytes) -> MessagePush:
         DecodeError: it has another form, or is beyond a bound; or it has no message.
     """
     fields = read(packet, _PUSH)
-    message = fields.data("waku_message")
-    if message is None:
+    waku_message = fields.message("waku_message")
+    if waku_message is None:
         raise DecodeError("waku_message is missing")
-    return MessagePush(decode_message(message), fields.text("pubsub_topic"))
+    return MessagePush(decode_message(waku_message), fields.text("pubsub_topic"))

@@ -16,15 +16,16 @@ from mailserver.codec.protobuf import write_bytes, write_number
 from mailserver.ids.waku_message import WakuMessage, decode_message
 from mailserver.waku2.fields import (
     MAX_STATUS_TEXT_BYTES,
-    MAX_U32,
     MESSAGE,
     PUBSUB_TOPIC,
     REQUEST_ID,
     STATUS_CODE,
     STATUS_DESC,
+    boolean,
     data,
-    number,
+    message,
     read,
+    uint32,
     write_text,
 )
 
@@ -37,14 +38,14 @@ MAX_LIGHTPUSH_REQUEST_BYTES = DEFAULT_MAX_MESSAGE_BYTES + 64 * 1024
 MAX_LIGHTPUSH_RESPONSE_BYTES = 8 * 1024
 
 _REQUEST = {1: REQUEST_ID, 20: PUBSUB_TOPIC, 21: MESSAGE}
-_RESPONSE = {1: REQUEST_ID, 10: STATUS_CODE, 11: STATUS_DESC, 12: number("relay_peer_count", MAX_U32)}
+_RESPONSE = {1: REQUEST_ID, 10: STATUS_CODE, 11: STATUS_DESC, 12: uint32("relay_peer_count")}
 _PUSH_RPC = {
     1: REQUEST_ID,
-    2: data("request", MAX_LIGHTPUSH_REQUEST_BYTES),
-    3: data("response", MAX_LIGHTPUSH_RESPONSE_BYTES),
+    2: message("request", MAX_LIGHTPUSH_REQUEST_BYTES),
+    3: message("response", MAX_LIGHTPUSH_RESPONSE_BYTES),
 }
 _PUSH_REQUEST = {1: PUBSUB_TOPIC, 2: MESSAGE}
-_PUSH_RESPONSE = {1: number("is_success", 1), 2: data("info", MAX_STATUS_TEXT_BYTES)}
+_PUSH_RESPONSE = {1: boolean("is_success"), 2: data("info", MAX_STATUS_TEXT_BYTES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def decode_light_push_request(packet: bytes) -> LightPushRequest:
     """
     fields = read(packet, _REQUEST)
     return LightPushRequest(
-        fields.text("request_id") or "", fields.text("pubsub_topic"), _message(fields.data("message"))
+        fields.text("request_id") or "", fields.text("pubsub_topic"), _message(fields.message("message"))
     )
 
 
@@ -161,7 +162,7 @@ def decode_push_rpc(packet: bytes) -> PushRpc:
         DecodeError: it has another form, or is beyond a bound.
     """
     fields = read(packet, _PUSH_RPC)
-    request, response = fields.data("request"), fields.data("response")
+    request, response = fields.message("request"), fields.message("response")
     return PushRpc(
         fields.text("request_id") or "",
         None if request is None else _decode_request(request),
@@ -171,7 +172,7 @@ def decode_push_rpc(packet: bytes) -> PushRpc:
 
 def _decode_request(packet: bytes) -> PushRequest:
     fields = read(packet, _PUSH_REQUEST)
-    return PushRequest(fields.text("pubsub_topic") or "", _message(fields.data("message")))
+    return PushRequest(fields.text("pubsub_topic") or "", _message(fields.message("message")))
 
 
 def _decode_response(packet: bytes) -> PushResponse:

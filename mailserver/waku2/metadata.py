@@ -9,8 +9,8 @@ or not. So does this: js-waku reads 2 only, and only each by itself.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mailserver.codec.protobuf import WireType, write_number, write_packed
-from mailserver.waku2.fields import MAX_U32, Rule, number, read
+from mailserver.codec.protobuf import write_number, write_packed
+from mailserver.waku2.fields import read, uint32, uint32s
 
 MAX_METADATA_BYTES = 16 * 1024
 """MAX_SHARDS, twice, five bytes and a tag each."""
@@ -19,9 +19,9 @@ MAX_SHARDS = 1024
 """As many as a cluster has (51/WAKU2-RELAY-SHARDING)."""
 
 _METADATA = {
-    1: number("cluster_id", MAX_U32),
-    2: Rule("deprecated shards", WireType.VARINT, MAX_U32, MAX_SHARDS, packable=True),
-    3: Rule("shards", WireType.VARINT, MAX_U32, MAX_SHARDS, packable=True),
+    1: uint32("cluster_id"),
+    2: uint32s("deprecated shards", MAX_SHARDS),
+    3: uint32s("shards", MAX_SHARDS),
 }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mailserver.codec.protobuf import write_bytes, write_number
 from mailserver.ids.muid import MAX_NETWORK_TOPIC_BYTES
 from mailserver.ids.waku_message import MAX_CONTENT_TOPIC_BYTES, MAX_MESSAGE_BYTES, WakuMessage, decode_message
-from mailserver.waku2.fields import MAX_READ_TOPICS, MAX_REQUEST_ID_BYTES, data, number, read, write_text
+from mailserver.waku2.fields import MAX_READ_TOPICS, MAX_REQUEST_ID_BYTES, boolean, data, message, read, write_text
 
 MAX_OLD_REQUEST_BYTES = 128 * 1024
 """Of a FilterRPC that a client sends: as many content topics as in filter-subscribe."""
@@ -29,11 +29,11 @@ MAX_OTHER_FILTER_FIELDS = 4
 _FILTER_BYTES = MAX_CONTENT_TOPIC_BYTES + 16
 _RPC = {
     1: data("requestId", MAX_REQUEST_ID_BYTES),
-    2: data("request", MAX_OLD_REQUEST_BYTES),
-    3: data("push", MAX_OLD_PUSH_BYTES),
+    2: message("request", MAX_OLD_REQUEST_BYTES),
+    3: message("push", MAX_OLD_PUSH_BYTES),
 }
 _REQUEST = {
-    1: number("subscribe", 1),
+    1: boolean("subscribe"),
     2: data("topic", MAX_NETWORK_TOPIC_BYTES),
     3: data("contentFilters", _FILTER_BYTES, MAX_READ_TOPICS),
 }
@@ -104,7 +104,7 @@ def decode_filter_rpc(packet: bytes) -> FilterRpc:
         DecodeError: it has another form, or is beyond a bound.
     """
     fields = read(packet, _RPC)
-    request, push = fields.data("request"), fields.data("push")
+    request, push = fields.message("request"), fields.message("push")
     return FilterRpc(
         fields.text("requestId") or "",
         None if request is None else _decode_request(request),

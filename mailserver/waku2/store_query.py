@@ -39,6 +39,7 @@ from mailserver.waku2.fields import (
     STATUS_CODE,
     STATUS_DESC,
     Fields,
+    boolean,
     data,
     number,
     read,
@@ -65,16 +66,16 @@ _MUIDS = 1000
 
 _REQUEST = {
     1: REQUEST_ID,
-    2: number("include_data", 1),
+    2: boolean("include_data"),
     10: PUBSUB_TOPIC,
     11: CONTENT_TOPICS,
     12: number("time_start", MAX_U64),
     13: number("time_end", MAX_U64),
     20: data("message_hashes", _HASH_BYTES, MAX_READ_HASHES),
     51: data("pagination_cursor", _HASH_BYTES),
-    52: number("pagination_forward", 1),
+    52: boolean("pagination_forward"),
     53: number("pagination_limit", MAX_U64),
-    _MUIDS: number("include_muids", 1),
+    _MUIDS: boolean("include_muids"),
 }
 _RESPONSE = {
     1: REQUEST_ID,
@@ -198,7 +199,7 @@ def decode_key_value(packet: bytes) -> WakuMessageKeyValue:
     message_hash = fields.data("message_hash") or b""
     if len(message_hash) != MESSAGE_HASH_BYTES:
         raise DecodeError("message_hash is not 32 bytes", got=len(message_hash), limit=MESSAGE_HASH_BYTES)
-    message, pubsub_topic, name = fields.data("message"), fields.text("pubsub_topic"), fields.data("muid")
+    message, pubsub_topic, name = fields.message("message"), fields.text("pubsub_topic"), fields.data("muid")
     muid = None if name is None else check_muid(name)
     if message is None or pubsub_topic is None:
         return WakuMessageKeyValue(MessageHash(message_hash), muid=muid)
