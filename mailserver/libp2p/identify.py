@@ -51,7 +51,8 @@ class Identify:
 
     @classmethod
     def decode(cls, data: bytes) -> "Identify":
-        """Read a message without its length, or several, one behind the other. Other fields are ignored.
+        """Read a message without its length, or several, one behind the other. Other fields are ignored, and so
+        are those of another wire type, as other decoders do.
 
         Raises:
             DecodeError: malformed, too long, or a text is no UTF-8.
@@ -60,9 +61,7 @@ class Identify:
             raise DecodeError("identify is too long", got=len(data), limit=MAX_IDENTIFY_BYTES)
         found: dict[int, list[bytes]] = {}
         for field in protobuf.read_fields(data):
-            if _PUBLIC_KEY <= field.number <= _AGENT_VERSION:
-                if not isinstance(field.value, bytes):
-                    raise DecodeError("field of identify is no bytes", got=field.number)
+            if _PUBLIC_KEY <= field.number <= _AGENT_VERSION and isinstance(field.value, bytes):
                 found.setdefault(field.number, []).append(field.value)
         last = {number: values[-1] for number, values in found.items()}
         try:

@@ -74,17 +74,18 @@ class HandshakePayload:
 
     @classmethod
     def decode(cls, data: bytes) -> "HandshakePayload":
-        """Read the protobuf. Other fields are ignored; of one that comes twice, the last counts.
+        """Read the protobuf. As other decoders do, other fields are ignored, and those of another wire type; of one
+        that comes twice, the last counts, but extensions add up.
 
         Raises:
             DecodeError: malformed.
         """
-        fields = protobuf.read_fields(data, MAX_PAYLOAD_FIELDS)
-        values = {field.number: _bytes(field) for field in fields if field.number in _READ}
-        extensions = protobuf.read_fields(values.get(_EXTENSIONS, b""), MAX_PAYLOAD_FIELDS)
+        fields = _bytes_of(data)
+        extensions = b"".join(value for number, value in fields if number == _EXTENSIONS)
         muxers = tuple(
-            _bytes(field).decode("utf-8", "replace") for field in extensions if field.number == _STREAM_MUXERS
+            value.decode("utf-8", "replace") for number, value in _bytes_of(extensions) if number == _STREAM_MUXERS
         )
+        values = dict(fields)
         return cls(values.get(_IDENTITY_KEY, b""), values.get(_IDENTITY_SIG, b""), muxers)
 
     def verify(self, static_key: bytes) -> PublicKey:
@@ -102,13 +103,9 @@ class HandshakePayload:
         return key
 
 
-_READ = frozenset({_IDENTITY_KEY, _IDENTITY_SIG, _EXTENSIONS})
-
-
-def _bytes(field: protobuf.Field) -> bytes:
-    if not isinstance(field.value, bytes):
-        raise DecodeError("field of a handshake payload is no bytes", got=field.number)
-    return field.value
+def _bytes_of(data: bytes) -> list[tuple[int, bytes]]:
+    fields = protobuf.read_fields(data, MAX_PAYLOAD_FIELDS)
+    return [(field.number, field.value) for field in fields if isinstance(field.value, bytes)]
 
 
 class NoiseHandshake:
