@@ -1,10 +1,7 @@
 """The Docker engine, by its command line, as operators use it; and waiting for what it does."""
 
-import contextlib
 import json
 import os
-import random
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -18,9 +15,6 @@ BUILD_S = 900.0
 """How long an image may take to build where nothing of it is there: 600 MB are downloaded."""
 
 POLL_S = 0.2
-
-PORTS = range(20_000, 30_000)
-"""Below those that the system gives away: ours must stay free while the containers are down."""
 
 
 def docker(
@@ -76,14 +70,3 @@ def wait_for(condition: Callable[[], bool], what: Callable[[], str], within_s: f
     while not condition():
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what()}"
         time.sleep(POLL_S)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nothing listens on, and that the system gives to nobody who asks for any."""
-    ports: list[int] = []
-    for port in random.sample(PORTS, len(PORTS)):
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            ports.append(port)
-        if len(ports) == count:
-            break
-    return ports

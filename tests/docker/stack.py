@@ -17,7 +17,8 @@ from mailserver.store.interface import NewEnvelope
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, Topic
 from mailserver.waku.payload import key_from_password
-from tests.docker.engine import BUILD_S, QUICK_S, docker, free_ports, inspect, wait_for
+from tests.docker.engine import BUILD_S, QUICK_S, docker, inspect, wait_for
+from tests.ports import free_ports
 from tests.quick_spark import COMPILER, OPTIONS
 
 REPOSITORY = Path(__file__).parents[2]

@@ -10,6 +10,7 @@ from mailserver.app.config import Config
 from mailserver.doctor.findings import Finding, Verdict
 from mailserver.doctor.ports import check_ports
 from tests.integration.daemons import running_daemon
+from tests.ports import free_ports
 
 
 @pytest.fixture
@@ -21,22 +22,16 @@ def taken() -> Iterator[str]:
         yield f"127.0.0.1:{other.getsockname()[1]}"
 
 
-def free() -> str:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{other.getsockname()[1]}"
-
-
 async def look(data_dir: Path, **settings: str) -> dict[str, Finding]:
     config = Config(data_dir=data_dir, **{"listen": "127.0.0.1:0", **settings})  # type: ignore[arg-type]
     return {finding.check: finding for finding in await check_ports(config)}
 
 
 async def test_free_addresses_are_fine_and_stay_free(tmp_path: Path) -> None:
-    address = free()
+    address, rpc, metrics = [f"127.0.0.1:{port}" for port in free_ports(3)]
 
     for _ in range(2):
-        found = await look(tmp_path, listen=address, rpc=free(), metrics=free())
+        found = await look(tmp_path, listen=address, rpc=rpc, metrics=metrics)
         assert [found[name].verdict for name in ("listen", "rpc", "metrics")] == [Verdict.OK] * 3
         assert found["listen"].text == f"{address} is free"
 
@@ -84,10 +79,8 @@ async def test_advertised_host(tmp_path: Path, advertise: str, verdict: Verdict,
 
 @pytest.mark.integration
 async def test_running_mailserver_is_asked_and_answers(tmp_path: Path) -> None:
-    metrics = free()
-    with running_daemon(tmp_path, "--metrics", metrics) as daemon:
-        address = f"127.0.0.1:{daemon.enode.port}"
-
+    address, metrics = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    with running_daemon(tmp_path, "--listen", address, "--metrics", metrics) as daemon:
         found = await look(tmp_path, listen=address, metrics=metrics)
 
         assert found["listen"].verdict is Verdict.OK

@@ -22,6 +22,7 @@ from tests.integration.peers import Peers, connected_from
 from tests.integration.test_others import call, post
 from tests.integration.test_relay import WANTS_ALL, WANTS_NOTHING, Listening, live_envelope
 from tests.mailservers import NEWS
+from tests.ports import free_ports
 from tests.raw_peer import Hangup, RawPeer
 from tests.store.postgres.server import new_schema, shared_server
 from tests.waiting import until
@@ -269,23 +270,12 @@ async def test_workers_stop_when_their_supervisor_is_killed(
 
 
 def test_each_worker_has_metrics_on_its_own_port_and_status_counts_them(store: tuple[str, ...], tmp_path: Path) -> None:
-    port = free_ports(2)
-    with running_workers(tmp_path, 2, *store, "--metrics", f"127.0.0.1:{port}") as daemon:
-        assert [ready(port + number)[0] for number in range(2)] == [200, 200]
+    ports = free_ports(2)
+    with running_workers(tmp_path, 2, *store, "--metrics", f"127.0.0.1:{ports[0]}") as daemon:
+        assert [ready(port)[0] for port in ports] == [200, 200]
         status = run_command("status", "--data-dir", tmp_path)
         assert (status.returncode, "2 of 2 running" in status.stdout) == (0, True)
         assert asyncio.run(stop(daemon)) == 0
-
-
-def free_ports(count: int) -> int:
-    """A port that is free, and so are those behind it; none that the system gives to whoever asks for any."""
-    first = 20_000 + os.getpid() % 10_000
-    while True:
-        with contextlib.ExitStack() as bound, contextlib.suppress(OSError):
-            for number in range(count):
-                bound.enter_context(socket.create_server(("127.0.0.1", first + number)))
-            return first
-        first += count
 
 
 def failed(tmp_path: Path, *flags: str) -> str:
@@ -304,10 +294,10 @@ def test_what_keeps_it_from_starting_is_said_once(tmp_path: Path) -> None:
         assert failed(tmp_path / "a", "--store", url, "--listen", address).endswith(
             f"cannot listen on {address}: Address already in use"
         )
-    port = free_ports(2)
-    with socket.create_server(("127.0.0.1", port + 1)):  # that of worker 1
-        said = failed(tmp_path / "d", "--store", url, "--metrics", f"127.0.0.1:{port}")
-        assert f"cannot listen on 127.0.0.1:{port + 1}: " in said
+    first, second = free_ports(2)
+    with socket.create_server(("127.0.0.1", second)):  # that of worker 1
+        said = failed(tmp_path / "d", "--store", url, "--metrics", f"127.0.0.1:{first}")
+        assert f"cannot listen on 127.0.0.1:{second}: " in said
     assert "cannot open the store" in failed(tmp_path / "b", "--store", "postgresql:///none?host=/nowhere")
     with running_workers(tmp_path / "c", 2, "--store", url) as daemon:
         assert "uses the data directory" in failed(tmp_path / "c", "--store", url)

@@ -4,7 +4,6 @@ owner's service, links by a mailserver, torrents on loopback, members. All of th
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +46,7 @@ from tests.community.member.torrents import LOOPBACK, quiet
 from tests.community.member.worlds import messages_of
 from tests.community.owner.samples import OTHER_OWNER, OWNER, made_in, week
 from tests.mailservers import Clock
+from tests.ports import free_ports
 from tests.waiting import until
 
 pytestmark = pytest.mark.spark
@@ -165,8 +165,8 @@ async def running_world(tmp_path: Path, spark: SparkSession) -> AsyncIterator[Wo
         return made_in(data_dir / COMMUNITIES_FOLDER, community, key)
 
     folder, opened = make(SPEC, OWNER), make(DEPLOYED, OTHER_OWNER)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
     config = CommunitiesConfig(data_dir, torrent_listen=address, advertise=(address,))
     async with contextlib.AsyncExitStack() as stack:
         far = await stack.enter_async_context(running(tmp_path / "far", clock=clock))

@@ -13,7 +13,7 @@ from mailserver.errors import StoreError
 from mailserver.store.postgres.job import StoreDatabase
 from mailserver.store.postgres.store import open_store
 from tests.certificates import make_certificate
-from tests.docker.engine import free_ports
+from tests.ports import free_ports
 from tests.store.engines import found
 from tests.store.postgres.server import QUICK, USER, Server
 from tests.store.samples import new_envelopes, raws
