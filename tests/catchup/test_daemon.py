@@ -16,7 +16,6 @@ from mailserver.app.config import Config
 from mailserver.catchup import comparing as comparing_module
 from mailserver.catchup.progress import State
 from mailserver.catchup.source import CatchupSettings
-from mailserver.codec.keys import Enode
 from mailserver.mail.request import Cursor
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.bloom import Interest
@@ -27,6 +26,7 @@ from tests.catchup.servers import STATUS, Archive, Asked, make_envelopes, servin
 from tests.integration.daemons import Daemon, running_daemon
 from tests.mailservers import NEWS, NOW, SPORT, make_envelope, stored
 from tests.pairs import digest
+from tests.ports import free_ports
 from tests.store.samples import make_store
 from tests.waiting import until
 
@@ -91,13 +91,14 @@ async def test_daemon_that_is_killed_and_comes_back_is_asked_on(
     tmp_path: Path, source_folder: Path, settings: CatchupSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparing_module, "MAX_FETCHED_IDS", 50)
-    with source(source_folder, "--max-request-limit", "50") as daemon:
-        enode = daemon.enode
-        async with catching_up(tmp_path, enode, settings=settings, wanted=RANGE) as catchup:
+    (port,) = free_ports(1)
+    flags = ("--listen", f"127.0.0.1:{port}", "--max-request-limit", "50")
+    with source(source_folder, *flags) as daemon:
+        async with catching_up(tmp_path, daemon.enode, settings=settings, wanted=RANGE) as catchup:
             await until(lambda: catchup.snapshot()[0].pages > 5)
             daemon.stop(signal.SIGKILL)
             assert (await state_of(catchup, State.WAITING)).problem
-            with source(source_folder, "--listen", address(enode), "--max-request-limit", "50"):
+            with source(source_folder, *flags):
                 await settled(catchup)
 
     assert_stored(tmp_path, WEEK)
@@ -157,7 +158,3 @@ async def test_daemon_that_is_killed_again_and_again_ends_with_everything_of_two
 def mined(number: int, created: int, topic: Topic = NEWS) -> Envelope:
     """An envelope with as much work as that daemon asks for."""
     return mine(created + 50, 50, topic, digest(f"mined {number}"), target=MIN_POW, first_nonce=0)
-
-
-def address(enode: Enode) -> str:
-    return f"{enode.host}:{enode.port}"

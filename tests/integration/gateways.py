@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mailserver.data_dir.gateway_files import ADDRESSES_FILE
 from tests.integration.daemons import DEADLINE_S, PROGRAM, Daemon, assert_no_traceback, own_environment
+from tests.ports import free_ports
 
 METRICS = ("--metrics", "127.0.0.1:0")
 """What has it serve metrics on a free port."""
@@ -51,7 +52,7 @@ def running_gateway(
         like: it listens on the ports of this one, which has ended.
         program: what runs `waku-mailserver`, if not this Python alone.
     """
-    tcp, websocket = (address.split("/")[4] for address in like.addresses) if like else ("0", "0")
+    tcp, websocket = (int(address.split("/")[4]) for address in like.addresses) if like else free_ports(2)
     arguments = ["gateway", "--data-dir", str(data_dir), "--listen", f"127.0.0.1:{tcp}"]
     arguments += ["--websocket", f"127.0.0.1:{websocket}", "--allowed-addresses", "127.0.0.1", *flags]
     process = subprocess.Popen(
