@@ -81,7 +81,8 @@ class LightClient:
     async def send(self, topic: Topic, payload: bytes, **options: object) -> None:
         """Send a message, which must be taken."""
         options |= {"topic": content_topic_of(topic), "payload": payload.hex()}
-        assert await self.ask("send", **options) == {"successes": 1, "failures": []}
+        answer = await self.ask("send", **options)
+        assert answer == {"successes": 1, "failures": []}, answer
 
     async def follow(self, address: str, topic: Topic) -> None:
         """Have it follow a topic as docs/examples/follow.mjs does, from the last hour on: `pushed` has that, too."""
