@@ -1,6 +1,7 @@
 """The side of the worker that writes the store: it takes what the others put, and tells each what is live.
 
-A worker is confirmed what is on disk. What it puts is told to all others, and what is put here, once it is stored.
+A worker is confirmed what is on disk. What it puts is told to all others, and what is put here, once it is stored, even
+if it has gone by then: it was not confirmed, but whoever stores it again finds it known, and relays it to nobody.
 Whatever a worker does, it costs itself: not more of it waits than the bounds say.
 """
 
@@ -8,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mailserver.errors import DecodeError, MailserverError, StoreError
 from mailserver.feed_socket.frames import FeedEnvelope, FrameReader, Missed, Stored, cut_batches
@@ -33,7 +34,7 @@ class WrittenStore(Protocol):
     """The store, as this process writes it."""
 
     async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None, *, is_live: bool = False) -> None:
-        """Store envelopes; return once they are on disk."""
+        """Store envelopes; return once they are on disk. Live ones are told, too (`WriterServer.tell`)."""
 
     async def touch(self) -> None:
         """Commit a change without content."""
@@ -43,6 +44,13 @@ class WrittenStore(Protocol):
 
     async def index_anew(self, until_seq: int) -> None:
         """Have all message ids indexed anew."""
+
+
+class Source(NamedTuple):
+    """Who has put envelopes, as the store takes turns: a worker, and one of its peers."""
+
+    worker: object
+    peer: int
 
 
 class _Gone(MailserverError):
@@ -79,8 +87,9 @@ class WriterServer:
         if self._serving:
             await asyncio.wait(self._serving)
 
-    def tell(self, envelopes: Sequence[NewEnvelope], origin: "_Worker | None" = None) -> None:
-        """Tell all but the origin of live envelopes that are on disk; None: they were put in this process."""
+    def tell(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
+        """Tell all others of live envelopes that are on disk. The source is a `Source`, or somebody of this process."""
+        origin = source.worker if isinstance(source, Source) else None
         told = [FeedEnvelope(envelope.hash, envelope.raw) for envelope in envelopes]
         for worker in self._serving.values():
             if worker is not origin:
@@ -92,7 +101,7 @@ class WriterServer:
         if self._stopped:  # it was accepted just before
             pipe.abort()
             return
-        worker = _Worker(pipe, self._store, self)
+        worker = _Worker(pipe, self._store)
         task = asyncio.create_task(self._serve(worker), name="worker")
         self._serving[task] = worker
         task.add_done_callback(self._on_served)
@@ -114,11 +123,10 @@ class WriterServer:
 class _Worker:
     """One connected worker. `live`: what it is still to be told."""
 
-    def __init__(self, pipe: Pipe, store: WrittenStore, server: WriterServer) -> None:
+    def __init__(self, pipe: Pipe, store: WrittenStore) -> None:
         self.pipe = pipe
         self.live = LiveQueue()
         self._store = store
-        self._server = server
         self._asked = self._asked_bytes = 0
         self._answered = asyncio.Event()
 
@@ -188,9 +196,7 @@ class _Worker:
         elif not frame.envelopes:
             await self._store.touch()
         else:
-            await self._store.put(frame.envelopes, (id(self), frame.source))
-            if frame.is_live:
-                self._server.tell(frame.envelopes, self)
+            await self._store.put(frame.envelopes, Source(self, frame.source), is_live=frame.is_live)
 
     async def _drain(self) -> None:
         """If the write buffer is full, wait until the worker has read enough of it."""

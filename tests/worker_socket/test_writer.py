@@ -25,7 +25,7 @@ from mailserver.worker_socket import server as server_module
 from mailserver.worker_socket.client import RemoteWriter, open_remote_writer
 from mailserver.worker_socket.frames import WORKERS_FILE, Put
 from mailserver.worker_socket.live_queue import LiveQueue
-from mailserver.worker_socket.server import WriterServer
+from mailserver.worker_socket.server import Source, WriterServer
 from tests.mailservers import NOW, make_envelope, make_envelopes, make_large_envelopes, stored
 from tests.store.engines import EVERYTHING, found
 from tests.waiting import DEADLINE_S, until
@@ -178,6 +178,25 @@ async def test_what_waits_for_the_writer_when_it_goes_is_not_confirmed(tmp_path:
         assert writer.queued == (0, 0)
 
 
+async def test_all_others_hear_of_what_is_stored_after_its_worker_has_gone(
+    written: SqliteStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with following(tmp_path) as other:
+        with contextlib.closing(sqlite3.connect(tmp_path / STORE_FILE, isolation_level=None)) as slow:
+            slow.execute("BEGIN IMMEDIATE")  # the writer waits for this
+            _, writer = await asyncio.open_unix_connection(str(tmp_path / WORKERS_FILE))
+            writer.write(Put(1, 0, is_live=True, envelopes=tuple(rows(3))).encode())
+            await until(lambda: written.queued[0] == 3)
+            writer.close()
+            await until(lambda: "worker hung up" in caplog.text)
+            slow.execute("ROLLBACK")
+
+        told = [row.raw for row in rows(3)]
+        assert await read(written, 3) == told
+        assert await read(other, 3) == told
+
+
 async def test_cause_of_the_writer_is_the_workers_and_is_over_with_the_next_that_is_stored(
     written: SqliteStore, tmp_path: Path
 ) -> None:
@@ -278,7 +297,7 @@ async def test_live_envelopes_beyond_the_bound_are_left_out_and_counted(monkeypa
     slow.may_store.set()
     told = rows(25)
 
-    server.tell(told, origin=object())  # type: ignore[arg-type]  # whoever has put them
+    server.tell(told, Source("another worker", 1))
 
     assert server.others.missed == 15
     assert await server.others.read() == [row.raw for row in told[15:]]

@@ -37,9 +37,10 @@ ENDED = "the store writer has ended"
 
 
 class Part(NamedTuple):
-    """Envelopes that are stored in one transaction, whether they are live, and who waits for that."""
+    """Envelopes that are stored in one transaction, who sent them, whether they are live, and who waits for that."""
 
     envelopes: Sequence[NewEnvelope]
+    source: Hashable
     is_live: bool
     done: asyncio.Future[None]
 
@@ -116,10 +117,10 @@ class PutQueue:
     def settle(self, group: Iterable[Part], failure: StoreError | None) -> None:
         """Tell those who wait for a group that it is stored, or why it is not: some of them now, the others soon."""
         is_answering = bool(self._answers)
-        for envelopes, _, future in group:
-            self._rows -= len(envelopes)
-            self._bytes -= _size(envelopes)
-            self._answers.append((future, failure))
+        for part in group:
+            self._rows -= len(part.envelopes)
+            self._bytes -= _size(part.envelopes)
+            self._answers.append((part.done, failure))
         if self._bytes < MAX_QUEUED_BYTES:
             self._room.set()
         if not is_answering:
@@ -143,7 +144,7 @@ class PutQueue:
         # Whoever awaits the future must not keep it in a variable: its error would refer to itself by the traceback.
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         size = _size(part)
-        self._queue.add(source, Part(part, is_live, future), size + ROW_BYTES * len(part))
+        self._queue.add(source, Part(part, source, is_live, future), size + ROW_BYTES * len(part))
         self._rows += len(part)
         self._bytes += size
         self._on_arrival()

@@ -47,12 +47,12 @@ class SqliteStore(SqliteReading):
         self._removed_until, self._pruned_until = removed
         self._others: Others | None = None
 
-    def share(self, others: Others, tell: Callable[[Sequence[NewEnvelope]], None]) -> None:
+    def share(self, others: Others, tell: Callable[[Sequence[NewEnvelope], Hashable], None]) -> None:
         """Have other processes, for which this one stores, hear of what is live.
 
         Args:
             others: hears of what these have put.
-            tell: called with live envelopes that were put here, once they are on disk.
+            tell: called with live envelopes and their source once they are on disk, whether or not anybody still waits.
         """
         self._others, self._writer.tell = others, tell
 

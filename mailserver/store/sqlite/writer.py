@@ -61,8 +61,9 @@ class StoreWriter:
         self._jobs: deque[tuple[Job[Any], asyncio.Future[Any]]] = deque()
         self._arrived = asyncio.Event()
         self._queue = PutQueue(self._arrived.set)
-        self.tell: Callable[[Sequence[NewEnvelope]], None] = lambda _: None
-        """Called with live envelopes once they are on disk, whether or not anybody still waits for that."""
+        self.tell: Callable[[Sequence[NewEnvelope], Hashable], None] = lambda envelopes, source: None
+        """Called with live envelopes, and who sent them, once they are on disk, whether or not anybody still waits for
+        that."""
 
     async def put(self, envelopes: Sequence[NewEnvelope], source: Hashable = None, *, is_live: bool = False) -> None:
         """Store envelopes; return once they are on disk. Those that are there already are left as they are.
@@ -270,7 +271,7 @@ class StoreWriter:
         if failure is None:
             for part in group:
                 if part.is_live:
-                    self.tell(part.envelopes)
+                    self.tell(part.envelopes, part.source)
 
 
 def _while_present(presence: Presence, work: Job[T], connection: sqlite3.Connection) -> T:

@@ -222,7 +222,7 @@ async def test_live_envelopes_are_told_of_once_they_are_on_disk_whoever_still_wa
     told: list[NewEnvelope] = []
     envelopes = new_envelopes(MAX_GROUP_ROWS + 5)
     async with running(path) as opened:
-        opened.writer.tell = told.extend
+        opened.writer.tell = lambda envelopes, source: told.extend(envelopes)
         opened.may_go_on.clear()
         put = asyncio.create_task(opened.writer.put(envelopes, is_live=True))
         await opened.begun.wait()
@@ -241,7 +241,7 @@ async def test_live_envelopes_are_told_of_once_they_are_on_disk_whoever_still_wa
 async def test_nobody_is_told_of_live_envelopes_that_are_not_stored(path: Path) -> None:
     told: list[NewEnvelope] = []
     async with running(path) as opened:
-        opened.writer.tell = told.extend
+        opened.writer.tell = lambda envelopes, source: told.extend(envelopes)
         await fill(opened.worker)
         with pytest.raises(StoreError):
             await opened.writer.put([new_envelope(1, size=50_000)], is_live=True)
