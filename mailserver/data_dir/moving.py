@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 from mailserver.data_dir.folder import kept_unused, locked
-from mailserver.data_dir.own_store import check_driver
+from mailserver.data_dir.own_store import check_driver, known_store
 from mailserver.errors import ConfigError, StartupError
 from mailserver.moving.aside import SetAside
 from mailserver.moving.move import Move, Show
@@ -116,7 +116,7 @@ async def _open_source(place: Path | str, network_topic: str) -> AsyncIterator[M
 async def _open_target(place: Path | str, network_topic: str) -> AsyncIterator[MoveTarget]:
     if isinstance(place, Path):
         with locked(place.parent):
-            async with open_store(place, network_topic) as file:
+            async with open_store(place, network_topic, known=known_store(place.parent)) as file:
                 yield file
         return
     check_driver()

@@ -2,8 +2,8 @@
 
 It is a file in the directory, or in a PostgreSQL database; all else of a mailserver is in the directory in any case.
 `store.json` says whether there was one, and which. A store that has gone is not silently replaced by an empty one: its
-disk may not be mounted, or somebody has deleted it. Of a database it also says which row was the last that was seen: so
-it is noticed if the database is restored to an earlier moment.
+disk may not be mounted, or somebody has deleted it. It also says which row was the last that was seen: so it is noticed
+if the store is put back to an earlier moment.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from mailserver.data_dir.folder import ENODE_FILE
 from mailserver.errors import StartupError
@@ -25,9 +25,10 @@ from mailserver.store.message_ids import StoreWithIds
 from mailserver.store.sqlite.arrivals import open_arrivals
 from mailserver.store.sqlite.damage import how_it_is_gone
 from mailserver.store.sqlite.followed import open_followed
+from mailserver.store.sqlite.identity import NOTHING_KNOWN, Known
 from mailserver.store.sqlite.reading import read_stats
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.store import open_store
+from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.worker_socket.client import open_remote_writer
 
 if TYPE_CHECKING:  # asyncpg is in an extra
@@ -38,16 +39,9 @@ log = logging.getLogger(__name__)
 RECORD_FILE = "store.json"
 
 NOTE_INTERVAL_S = 10.0
-"""How often the last row of a database is written down, if there is a new one."""
+"""How often the last row is written down, if there is a new one."""
 
 _VERSION = 1
-
-
-class Noted(NamedTuple):
-    """What the record says: which store there was, and the number of the last row that was seen, 0 for a file."""
-
-    identity: str
-    seq: int
 
 
 @contextlib.asynccontextmanager
@@ -79,9 +73,12 @@ async def open_own_store(
             yield followed
         return
     _check_it_is_left(data_dir)
-    async with open_store(data_dir / STORE_FILE, network_topic, reindex=reindex) as store:
-        _Note(data_dir).write(Noted(await store.identity(), 0))
-        yield store
+    note = _Note(data_dir)
+    async with contextlib.AsyncExitStack() as stack:
+        opening = open_store(data_dir / STORE_FILE, network_topic, reindex=reindex, known=note.noted or NOTHING_KNOWN)
+        store = await stack.enter_async_context(opening)
+        async with note.kept(store, stack):
+            yield store
 
 
 async def read_own_stats(data_dir: Path, url: str = "") -> StoreStats:
@@ -161,12 +158,13 @@ async def _open_in_database(
             "waku-mailserver migrate has moved what it has; or leave out --store"
         )
     note = _Note(data_dir)
-    known = note.noted or ("", 0)
     async with contextlib.AsyncExitStack() as stack:
         signs = _signs(data_dir)
         try:
             store = await stack.enter_async_context(
-                open_in_database(url, network_topic, reindex=reindex, must_exist=bool(signs), known=known)
+                open_in_database(
+                    url, network_topic, reindex=reindex, must_exist=bool(signs), known=note.noted or NOTHING_KNOWN
+                )
             )
         except NoStore as error:
             raise StartupError(
@@ -176,16 +174,8 @@ async def _open_in_database(
         if not is_first:
             yield store
             return
-        note.write(await _seen_of(store))
-        closing = asyncio.Event()
-        following = asyncio.create_task(note.follow(store, closing), name="record of the store")
-        try:
+        async with note.kept(store, stack):
             yield store
-        finally:
-            closing.set()
-            await following
-            await stack.aclose()
-            note.write(await _seen_of(store))  # now all that was put is stored
 
 
 def _signs(data_dir: Path) -> list[str]:
@@ -211,7 +201,7 @@ def _check_it_is_left(data_dir: Path) -> None:
         )
 
 
-def read_note(data_dir: Path) -> Noted | None:
+def read_note(data_dir: Path) -> Known | None:
     """Read the record of which store there was; None if there is none.
 
     Raises:
@@ -219,11 +209,19 @@ def read_note(data_dir: Path) -> Noted | None:
     """
     return read_record(
         data_dir / RECORD_FILE,
-        lambda record: Noted(field_of(record, "identity", str), count_of("seq", record.get("seq", 0))),
+        lambda record: Known(field_of(record, "identity", str), count_of("seq", record.get("seq", 0))),
         version=_VERSION,
         what="record of the store",
         error=StartupError,
     )
+
+
+def known_store(data_dir: Path) -> Known:
+    """What the record says of the store; a record that cannot be read says nothing."""
+    try:
+        return read_note(data_dir) or NOTHING_KNOWN
+    except StartupError:  # whoever writes it says so
+        return NOTHING_KNOWN
 
 
 class _Note:
@@ -233,13 +231,34 @@ class _Note:
         """Read it."""
         self._path = data_dir / RECORD_FILE
         self._is_failing = False
-        self.noted: Noted | None = None
+        self.noted: Known | None = None
         try:
             self.noted = read_note(data_dir)
         except StartupError as error:
             log.warning("record of the store started anew cause=%r", str(error))
 
-    def write(self, found: Noted) -> None:
+    @contextlib.asynccontextmanager
+    async def kept(
+        self, store: "SqliteStore | PostgresStore", closing: contextlib.AsyncExitStack
+    ) -> AsyncIterator[None]:
+        """Record which store it is, and, again and again, which row was the last.
+
+        Args:
+            closing: closes the store at the end; then the last row is recorded once more.
+        """
+        identity = await store.identity()
+        self.write(Known(identity, store.newest_seen))
+        ending = asyncio.Event()
+        following = asyncio.create_task(self._follow(store, identity, ending), name="record of the store")
+        try:
+            yield
+        finally:
+            ending.set()
+            await following
+            await closing.aclose()
+            self.write(Known(identity, store.newest_seen))  # now all that was put is stored
+
+    def write(self, found: Known) -> None:
         """Record that there is a store, and which; log if it is a different one than before."""
         if self.noted == found:  # then nothing is written, which a full disk may not take
             return
@@ -257,14 +276,10 @@ class _Note:
             return
         self.noted, self._is_failing = found, False
 
-    async def follow(self, store: "PostgresStore", closing: asyncio.Event) -> None:
-        """Record which row was the last, again and again until the store is closing. No write is left amidst."""
-        while not closing.is_set():
+    async def _follow(self, store: "SqliteStore | PostgresStore", identity: str, ending: asyncio.Event) -> None:
+        """No write is left amidst."""
+        while not ending.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(NOTE_INTERVAL_S):
-                    await closing.wait()
-            await asyncio.to_thread(self.write, await _seen_of(store))
-
-
-async def _seen_of(store: "PostgresStore") -> Noted:
-    return Noted(await store.identity(), store.newest_seen)
+                    await ending.wait()
+            await asyncio.to_thread(self.write, Known(identity, store.newest_seen))

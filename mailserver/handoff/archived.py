@@ -42,24 +42,30 @@ class Archived:
 
     `store_id` is the store's `identity.id`, `archive` a path or URL for people, `verified_at` the end of the run that
     wrote this, in Unix seconds. `days`: for each day of reception (Unix seconds / 86400), up to which mark all
-    envelopes that the store received on it are in the archive.
+    envelopes that the store received on it are in the archive. `went_back_from`: up to which mark the archive knows
+    rows of a store that has lost some of these, because it went back to an earlier moment; 0 if it has not. A daemon
+    gives such a store another identity when it is started.
     """
 
     store_id: str
     archive: str
     verified_at: int
     days: Mapping[int, Mark]
+    went_back_from: Mark = 0
 
 
 def encode_archived(archived: Archived) -> dict[str, object]:
     """The record as a JSON object."""
-    return {
+    record: dict[str, object] = {
         "version": VERSION,
         "store_id": archived.store_id,
         "archive": archived.archive,
         "verified_at": archived.verified_at,
         "days": {day_text(day): mark for day, mark in sorted(archived.days.items())},
     }
+    if archived.went_back_from:
+        record["went_back_from"] = archived.went_back_from
+    return record
 
 
 def decode_archived(record: Record) -> Archived:
@@ -74,4 +80,5 @@ def decode_archived(record: Record) -> Archived:
         archive=field_of(record, "archive", str),
         verified_at=field_of(record, "verified_at", int),
         days=MappingProxyType({day_of(text): count_of(text, mark) for text, mark in days.items()}),
+        went_back_from=count_of("went_back_from", record.get("went_back_from", 0)),
     )

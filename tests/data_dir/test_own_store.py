@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -31,6 +32,11 @@ async def start(data_dir: Path) -> str:
     """Open and close the store; return its identity."""
     async with open_own_store(data_dir, DEFAULT_NETWORK_TOPIC) as store:
         return await store.identity()
+
+
+def noted(data_dir: Path) -> int:
+    seq: int = json.loads((data_dir / RECORD_FILE).read_text()).get("seq", 0)
+    return seq
 
 
 async def refusal(data_dir: Path) -> str:
@@ -160,6 +166,44 @@ async def test_record_that_cannot_be_written_keeps_nobody_from_starting(
     assert caplog.messages == ["record of the store not written error='Is a directory'"]
 
 
+async def test_last_row_is_written_down_meanwhile_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_store, "NOTE_INTERVAL_S", 0.01)
+
+    async with open_own_store(tmp_path, DEFAULT_NETWORK_TOPIC) as store:
+        assert noted(tmp_path) == 0
+        await store.put(new_envelopes(3))
+        await until(lambda: noted(tmp_path) == 3)
+        monkeypatch.setattr(own_store, "NOTE_INTERVAL_S", 60.0)
+        putting = asyncio.create_task(store.put(new_envelopes(2, first=3)))
+        await asyncio.sleep(0)
+    await putting
+
+    assert noted(tmp_path) == 5
+
+
+async def test_file_that_was_put_back_is_noticed_at_the_next_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_own_store(tmp_path, DEFAULT_NETWORK_TOPIC) as store:
+        await store.put(new_envelopes(3))
+    shutil.copy(tmp_path / STORE_FILE, tmp_path / "copy.db")
+    async with open_own_store(tmp_path, DEFAULT_NETWORK_TOPIC) as store:
+        await store.put(new_envelopes(2, first=3))
+        before = await store.identity()
+    (tmp_path / "copy.db").replace(tmp_path / STORE_FILE)
+
+    async with open_own_store(tmp_path, DEFAULT_NETWORK_TOPIC) as store:
+        identity = await store.identity()
+        assert "went back to an earlier moment" in store.damage
+
+    assert identity != before
+    assert f"store went back in time seen=5 found=3 was={before}" in caplog.text
+    assert json.loads((tmp_path / RECORD_FILE).read_text()) == {"version": 1, "identity": identity, "seq": 3}
+    assert await start(tmp_path) == identity
+
+
 # In a database
 
 
@@ -200,11 +244,6 @@ async def test_store_that_has_gone_from_the_database_is_not_replaced_by_an_empty
     )
     (tmp_path / RECORD_FILE).unlink()
     await start_in_database(tmp_path, elsewhere)
-
-
-def noted(data_dir: Path) -> int:
-    seq: int = json.loads((data_dir / RECORD_FILE).read_text()).get("seq", 0)
-    return seq
 
 
 async def test_last_row_of_a_database_is_written_down_meanwhile_and_at_the_end(

@@ -13,6 +13,11 @@ REMEMBERED_S = 15.0
 """How long a failure to store counts if nobody sends anything after it. (The test for its end writes less, and may pass
 while the disk is still nearly full.)"""
 
+WENT_BACK = (
+    "the {} went back to an earlier moment, and may lack what was confirmed since: fetch it from others, "
+    "waku-mailserver sync --since TIME"
+)
+
 LOG_INTERVAL_S = 60.0
 """Least time between two log lines about the same failure."""
 
@@ -29,6 +34,7 @@ class Failures:
         self._indexing = ""
         self._reading = ""
         self._lost = ""
+        self._went_back = ""
         self._on_change: Callable[[], None] = lambda: None
 
     def tell(self, on_change: Callable[[], None]) -> None:
@@ -47,7 +53,11 @@ class Failures:
 
     @property
     def damage(self) -> str:
-        """What else is wrong with the file, such as a place that could not be read; "" if nothing is."""
+        """What else is wrong with the store, such as a place that could not be read; "" if nothing is."""
+        return "; ".join(filter(None, (self._went_back, self._fault)))
+
+    @property
+    def _fault(self) -> str:
         return self._reading or self._indexing
 
     def failed_to_store(self, envelopes: int, cause: str) -> None:
@@ -88,6 +98,11 @@ class Failures:
         before, self._reading = self._reading, f"some of it cannot be read: {cause}"
         if before != self._reading:
             self._on_change()
+
+    def went_back(self, what: str) -> None:
+        """The store, or what it is in, lacks what it had; this is said until a restart."""
+        self._went_back = WENT_BACK.format(what)
+        self._on_change()
 
     def changed(self) -> None:
         """Something has begun or ceased to be wrong that an engine itself keeps."""

@@ -48,7 +48,6 @@ class StoreFailures(Failures):
     def __init__(self) -> None:
         super().__init__()
         self._unreachable = ""
-        self._went_back = ""
 
     @property
     def writing(self) -> str:
@@ -59,16 +58,6 @@ class StoreFailures(Failures):
     def is_unreachable(self) -> bool:
         """Whether the database could not be reached the last time."""
         return bool(self._unreachable)
-
-    @property
-    def damage(self) -> str:
-        """What else is wrong with the database; "" if nothing is."""
-        return "; ".join(filter(None, (self._went_back, super().damage)))
-
-    def went_back(self, text: str) -> None:
-        """The database lacks what it had; this is said until a restart."""
-        self._went_back = text
-        self.changed()
 
     def reached(self, cause: str = "") -> None:
         """The database was reached, or, for this cause, could not be."""

@@ -27,11 +27,6 @@ MARGIN = 10_000_000
 """How far numbers are moved on beyond what was seen, since more may have been used that nobody has noted: what several
 mailservers store in a minute, several times."""
 
-WENT_BACK = (
-    "the database went back to an earlier moment, and may lack what was confirmed since: fetch it from others, "
-    "waku-mailserver sync --since TIME"
-)
-
 _RECORD = "moved_on"
 STATE = f"""
     SELECT (SELECT id FROM identity), (SELECT coalesce(max(last_seq), 0) FROM reception_days),
@@ -166,7 +161,7 @@ class Presence:
 
     def _went_back(self) -> None:
         self.generation += 1
-        self._failures.went_back(WENT_BACK)
+        self._failures.went_back("database")
 
 
 def with_staging(setup: Setup) -> Setup:

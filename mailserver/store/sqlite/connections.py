@@ -9,7 +9,6 @@ together with everything that is confirmed from then on. (SQLite, "How To Corrup
 import asyncio
 import contextlib
 import logging
-import secrets
 import sqlite3
 from collections.abc import Iterator
 from functools import partial
@@ -20,14 +19,10 @@ import aiosqlite
 
 from mailserver.errors import StoreError
 from mailserver.files import sync_folder, write_new
-from mailserver.handoff.archived import ArchivedError
 from mailserver.store.sqlite.damage import explain, look_at_files
-from mailserver.store.sqlite.handoff import adopt_archived
 from mailserver.store.sqlite.schema import (
     APPLICATION_ID,
-    IDENTITY_BYTES,
     MIGRATIONS,
-    MISSED_UNTIL,
     PAGE_BYTES,
     SCHEMA_VERSION,
 )
@@ -79,7 +74,6 @@ def connect_writer(path: Path) -> sqlite3.Connection:
         raise StoreError(f"cannot open the store {path}: {explain(error, path)}") from error
     with _preparing(connection, path):
         _prepare(connection, path)
-        _identify(connection, path)
     return connection
 
 
@@ -243,27 +237,6 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         execute("COMMIT")
     if 0 < present < SCHEMA_VERSION:
         log.info("store migrated from=%d to=%d", present, SCHEMA_VERSION)
-
-
-def _identify(connection: sqlite3.Connection, path: Path) -> None:
-    """Give a store that was restored from a backup an identity of its own, each time that it is restored.
-
-    It continues where the backup ended. So it gives its new rows numbers that other rows had: those that were received
-    after the backup, and may be archived. Under another identity, no new row is mistaken for an archived one. What is
-    recorded about the rows in the backup remains true.
-    """
-    if connection.execute("SELECT 1 FROM identity").fetchone():
-        return
-    identity = secrets.token_hex(IDENTITY_BYTES)
-    try:
-        adopt_archived(path, identity)
-    except ArchivedError as error:  # pruning then waits for the next run of the compaction
-        log.warning("record of the compaction not adopted error=%r", str(error))
-    with transaction(connection):
-        connection.execute("INSERT INTO identity VALUES (?)", (identity,))
-        # What was received after the backup may be in the archive, and is not here.
-        connection.execute(f"UPDATE removed SET until = max(until, {MISSED_UNTIL})")
-    log.info("store restored from a backup identity=%s", identity)
 
 
 def pragma(connection: sqlite3.Connection, name: str) -> int:

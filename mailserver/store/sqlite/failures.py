@@ -23,9 +23,8 @@ class StoreFailures(Failures):
         self._checkpoint = ""
 
     @property
-    def damage(self) -> str:
-        """What else is wrong with the file, such as a place that could not be read; "" if nothing is."""
-        return super().damage or self._checkpoint
+    def _fault(self) -> str:
+        return super()._fault or self._checkpoint
 
     def not_stored(self, envelopes: int, error: sqlite3.Error) -> str:
         """A group was not committed; return why."""

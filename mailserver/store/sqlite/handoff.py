@@ -28,7 +28,7 @@ from mailserver.files import (
     write_atomically,
     write_holder,
 )
-from mailserver.handoff.archived import Archived, CompactionRunning
+from mailserver.handoff.archived import Archived, CompactionRunning, Mark
 from mailserver.handoff.json_records import read_record
 from mailserver.handoff.kinds import ARCHIVED, COMPACTION, UPKEEP, Kind
 from mailserver.handoff.last_run import ENDS, Compaction, CompactionState
@@ -71,16 +71,20 @@ def write_archived(store: Path, archived: Archived) -> None:
     _write(archived_file(store), ARCHIVED, archived)
 
 
-def adopt_archived(store: Path, store_id: str) -> None:
+def adopt_archived(store: Path, store_id: str, newest: Mark) -> None:
     """Give the record beside a store the store's new identity; without a record, do nothing.
 
+    Args:
+        newest: the mark of the newest row that the store has ever had under its earlier identity: what the record says
+            of later ones was true of others.
     Raises:
         ArchivedError: it cannot be read.
         OSError: it cannot be written.
     """
     archived = read_archived(store)
     if archived is not None:
-        write_archived(store, replace(archived, store_id=store_id))
+        days = {day: min(mark, newest) for day, mark in archived.days.items()}
+        write_archived(store, replace(archived, store_id=store_id, days=days, went_back_from=0))
 
 
 @contextlib.contextmanager

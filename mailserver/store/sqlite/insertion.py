@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.connections import transaction
+from mailserver.store.sqlite.identity import newest_seq
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 
 _ROW_COUNTS = (100, 10, 1)
@@ -57,8 +58,12 @@ _NOTE_TOPICS = """
 """
 
 
-def insert_group(connection: sqlite3.Connection, envelopes: Sequence[NewEnvelope]) -> None:
-    """Insert envelopes, in their order; those that are there already are left as they are."""
+def insert_group(connection: sqlite3.Connection, envelopes: Sequence[NewEnvelope]) -> int:
+    """Insert envelopes, in their order; those that are there already are left as they are.
+
+    Returns:
+        The newest number of a row.
+    """
     execute = connection.execute
     with transaction(connection):
         ((last_seq,),) = execute("SELECT coalesce(max(seq), 0) FROM envelopes").fetchall()
@@ -74,6 +79,7 @@ def insert_group(connection: sqlite3.Connection, envelopes: Sequence[NewEnvelope
         execute(_COUNT_DAYS, (sums,))
         execute(_COUNT_RECEPTION_DAYS, (sums,))
         execute(_NOTE_TOPICS, (last_seq,))
+        return newest_seq(connection)
 
 
 def _columns(envelope: NewEnvelope) -> tuple[int, int, bytes, bytes, bytes]:

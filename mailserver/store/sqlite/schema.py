@@ -41,6 +41,9 @@ HASH_PREFIX_BYTES = keys.HASH_PREFIX_BYTES
 IDENTITY_BYTES = 16
 """Length of a store's identity, which is random, and written in lower-case hexadecimal digits."""
 
+NEWEST = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'envelopes'"
+"""SQL: the newest number that was ever given to a row, whether or not that is still there; 0 if none was."""
+
 MISSED_MARGIN_S = 3600
 """By so much an envelope may claim to be newer than its reception: clocks differ, and are set."""
 

@@ -21,6 +21,7 @@ from mailserver.store.sqlite.connections import open_writer, transaction
 from mailserver.store.sqlite.deletion import delete_batch, give_back_pages
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.id_index import advance, give_up
+from mailserver.store.sqlite.identity import NOTHING_KNOWN, Known, identify
 from mailserver.store.sqlite.message_ids import SqliteMessageIds
 from mailserver.store.sqlite.presence import Presence
 from mailserver.store.sqlite.reader_pool import ReaderPool, open_readers
@@ -96,6 +97,11 @@ class SqliteStore(SqliteReading):
         return self._writer.queued
 
     @property
+    def newest_seen(self) -> int:
+        """The newest number of a row that was ever seen in it."""
+        return self._writer.newest
+
+    @property
     def unindexed(self) -> int:
         """How many envelopes are not in the index of message ids yet, at most."""
         return self._writer.unindexed
@@ -140,29 +146,35 @@ class SqliteStore(SqliteReading):
 
 @contextlib.asynccontextmanager
 async def open_store(
-    path: Path, network_topic: str = DEFAULT_NETWORK_TOPIC, *, reindex: bool = False
+    path: Path, network_topic: str = DEFAULT_NETWORK_TOPIC, *, reindex: bool = False, known: Known = NOTHING_KNOWN
 ) -> AsyncIterator[SqliteStore]:
     """Open the store at `path`; make or migrate it first if need be. At the end, commit what was put and close.
+
+    If it is a backup, or went back to an earlier moment, it gets another identity.
 
     Args:
         network_topic: to which the message ids of envelopes belong.
         reindex: whether it may be another than before. Then all ids are made anew, while the store is in use.
+        known: what is known of the store that there was.
     Raises:
         OtherNetworkTopic: it is another than before, and may not be.
         StoreError: the file is foreign, damaged, or of a later version, or cannot be written.
     """
     worker = await open_writer(path)
     try:
+        found = await worker.run(partial(identify, path=path, known=known))
         before = await worker.run(_network_topic)
         if before not in ("", network_topic) and not reindex:
             raise OtherNetworkTopic(before, network_topic)
         failures, presence = StoreFailures(path), Presence(path)
+        if found.went_back:
+            failures.went_back("store")
         async with (
             open_readers(path, READERS, failures) as readers,
             open_snapshots(path, SNAPSHOTS, failures) as snapshots,
         ):
             index = partial(advance, network_topic=network_topic)
-            writer = StoreWriter(worker, path, presence, failures, snapshots, index)
+            writer = StoreWriter(worker, path, presence, failures, snapshots, index, found.newest)
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
                 removed = await worker.run(_removed)

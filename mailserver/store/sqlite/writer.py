@@ -42,12 +42,14 @@ class StoreWriter:
         failures: StoreFailures,
         snapshots: Snapshots,
         index: Job[int] = lambda _: 0,
+        newest: int = 0,
     ) -> None:
         """Write the store at `path`.
 
         Args:
             snapshots: those that make way for a WAL that has to be started anew.
             index: indexes a batch of what is stored; returns how many rows are not indexed yet, at most.
+            newest: the newest number of a row so far.
         """
         self._worker = worker
         self._presence = presence
@@ -61,6 +63,8 @@ class StoreWriter:
         self._jobs: deque[tuple[Job[Any], asyncio.Future[Any]]] = deque()
         self._arrived = asyncio.Event()
         self._queue = PutQueue(self._arrived.set)
+        self.newest = newest
+        """The newest number of a row that is on disk."""
         self.tell: Callable[[Sequence[NewEnvelope], Hashable], None] = lambda envelopes, source: None
         """Called with live envelopes, and who sent them, once they are on disk, whether or not anybody still waits for
         that."""
@@ -254,7 +258,7 @@ class StoreWriter:
         envelopes = list(itertools.chain.from_iterable(part.envelopes for part in group))
         failure: StoreError | None = StoreError(ENDED)  # in case this is cancelled, or fails by a bug of ours
         try:
-            await self._write(lambda connection: insert_group(connection, envelopes))
+            self.newest = await self._write(lambda connection: insert_group(connection, envelopes))
             failure = None
             self._count_unindexed(len(envelopes))
             self._failures.stored()

@@ -11,8 +11,9 @@ from mailserver.limits.packet_rates import RateLimiter
 from mailserver.live.feed import Feed
 from mailserver.live.intake import Intake
 from mailserver.metrics.registry import Metrics
+from mailserver.store.engine import failures as engine_failures
 from mailserver.store.postgres.failures import StoreFailures
-from mailserver.store.postgres.presence import MARGIN, WENT_BACK, Presence, State
+from mailserver.store.postgres.presence import MARGIN, Presence, State
 from mailserver.store.postgres.store import PostgresStore, open_store
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.envelope import Envelope
@@ -27,6 +28,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
+WENT_BACK = engine_failures.WENT_BACK.format("database")
 BEFORE, LOST, AFTER = new_envelopes(4), new_envelopes(3, first=100), new_envelopes(2, first=200)
 
 
