@@ -5,6 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from mailserver.archive.access.places import is_same_archive
 from mailserver.archive.manifest import PeriodRecord, known_seq
@@ -14,10 +15,13 @@ from mailserver.handoff.last_run import ArchivedDay
 from spark_export.errors import ArchiveGone, ExportError
 from spark_export.incidents import Incidents
 from spark_export.places import Place, read_archived, read_compaction, write_archived
+from spark_export.plan import newest_known, was_put_back
 from spark_export.publishing import WritableArchive
 from spark_export.store import Store, translated
 
 log = logging.getLogger(__name__)
+
+NONE_PUT_BACK: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +44,61 @@ class LastFound:
     seqs: Mapping[int, int]
 
 
-def hand_over(stores: Sequence[Store], records: Mapping[str, PeriodRecord], archive: str, now: float) -> None:
+def hand_over(
+    stores: Sequence[Store],
+    records: Mapping[str, PeriodRecord],
+    archive: str,
+    now: float,
+    put_back: Mapping[str, int] = NONE_PUT_BACK,
+) -> None:
     """Write the record beside each store: how far the archive has the days that are still in the store.
 
+    Args:
+        put_back: see `keep_numbers_apart`.
     Raises:
         ExportError: it cannot be written.
     """
     for store in stores:
         known = {day: known_seq(records, day.day, store.id) for day in store.days}
-        # `last_seq` never falls. If the archive knows a higher one, the store was restored from a backup, and other
-        # rows may have those numbers now. The next run that reads that day says how far it is archived.
+        # `last_seq` never falls. If the archive knows a higher one, the store was put back to an earlier moment, and
+        # other rows may have those numbers now. The next run that reads that day says how far it is archived.
         archived = {day.day: seq for day, seq in known.items() if seq is not None and seq <= day.last_seq}
-        _write(store.place, Archived(store.id, archive, int(now), archived))
+        _write(store.place, Archived(store.id, archive, int(now), archived, put_back.get(store.id, 0)))
 
 
-def keep_numbers_apart(stores: Sequence[Store], records: Mapping[str, PeriodRecord]) -> None:
-    """Have no database give a number again that the archive knows as another row's.
+def keep_numbers_apart(stores: Sequence[Store], records: Mapping[str, PeriodRecord]) -> dict[str, int]:
+    """Have no store give a number again that the archive knows as another row's, as one that was put back to an earlier
+    moment would.
 
-    One that was put back to an earlier moment would. (A file that was restored from a backup has another identity.)
+    A database goes on beyond those numbers. Of a file, the record says that it was put back, until the mailserver gives
+    it another identity. (It does so by itself if the file alone was put back, or comes from a backup.)
 
+    Returns:
+        Of each file that was put back, by its store's id, the newest number that the archive knew.
     Raises:
         ExportError: a database cannot be asked.
     """
-    days = [day for record in records.values() for day in record.days.values()]
+    put_back = {}
     for store in stores:
-        known = max((seqs.get(store.id, 0) for day in days for seqs in (day.stores, day.stores_before)), default=0)
+        known = newest_known(records, store.id)
         if not isinstance(store.place, Path):
             with translated():
                 store.place.keep_beyond(known)
+            continue
+        known = max(known if was_put_back(store, records) else 0, _noticed_before(store))
+        if known:
+            put_back[store.id] = known
+            log.error("store went back in time store=%s seen=%d found=%d", store.place, known, store.newest)
+    return put_back
+
+
+def _noticed_before(store: Store) -> int:
+    """What an earlier run has said of a store that was put back, and that has gone on since; 0 if it was not."""
+    try:
+        archived = read_archived(store.place)
+    except MailserverError:  # it is about to be written anew
+        return 0
+    return archived.went_back_from if archived is not None and archived.store_id == store.id else 0
 
 
 def withdraw(stores: Sequence[Place], records: Mapping[str, PeriodRecord], archive: str) -> None:

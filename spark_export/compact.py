@@ -33,7 +33,13 @@ from mailserver.archive.manifest import (
 from mailserver.archive.paths import staged_data
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.aggregates import aggregates, fingerprint_of
-from spark_export.archived_record import check_archive_is_there, hand_over, keep_numbers_apart, last_found
+from spark_export.archived_record import (
+    NONE_PUT_BACK,
+    check_archive_is_there,
+    hand_over,
+    keep_numbers_apart,
+    last_found,
+)
 from spark_export.config import CompactConfig
 from spark_export.copies import COPY, archived_copies, days_elsewhere
 from spark_export.errors import ExportCheckFailed, ExportError
@@ -78,6 +84,7 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
         layout = _layout(archive, config)
         incidents = Incidents(archive.storage)
         records: dict[str, PeriodRecord] = {}
+        put_back: Mapping[str, int] = NONE_PUT_BACK
         mending_of = functools.partial(
             Mending, spark, archive, run=run, now=now, incidents=incidents, network_topic=config.network_topic
         )
@@ -88,13 +95,15 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
             archive.repair()
             records = mending.name_days_gone(archive.records(), last_found(archive, stores))
             records = mending.find(records, read_within_s=config.verify_within_days * SECONDS_PER_DAY)
-            keep_numbers_apart(stores, records)
-            hand_over(stores, records, archive.url, now)  # before anything else: it no longer covers what may be gone
+            put_back = keep_numbers_apart(stores, records)
+            # Before anything else: it no longer covers what may be gone.
+            hand_over(stores, records, archive.url, now, put_back)
             records = mending.mend(records)
             records = make_missing_indexes(spark, archive, layout, records, run)
             report.faults = mending.faults
-        groups = plan_groups(stores, records, last_day(config, now))
-        hand_over(stores, records, archive.url, now)
+            report.went_back = [str(store.place) for store in stores if store.id in put_back]
+        groups = plan_groups(stores, records, last_day(config, now), put_back)
+        hand_over(stores, records, archive.url, now, put_back)
         for number, group in enumerate(groups):
             if layout is None:
                 layout = new_layout(config, stores, groups)
@@ -109,7 +118,7 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
                 mending = mending or mending_of(layout)
                 mending.look(records)
                 report.faults = mending.faults
-            hand_over(stores, records, archive.url, time.time())
+            hand_over(stores, records, archive.url, time.time(), put_back)
         report.archived = archived_days(records)
         # A record that is lost takes its count of these with it.
         report.quarantined_in_all = max(0, quarantined_rows(records) - incidents.quarantined_acknowledged)

@@ -1,7 +1,7 @@
 """What a run has to do: which days of which stores, in which order, into which layout."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from mailserver.archive.days import day_of
@@ -49,15 +49,33 @@ them (`DayRecord.elsewhere`), by reading them again. The mailserver deletes abou
 oldest; and to read all of them in one night might take longer than the night."""
 
 
-def plan_groups(stores: Sequence[Store], records: Mapping[str, PeriodRecord], last: int) -> list[Group]:
-    """The days with rows that the archive lacks, in groups of about GROUP_BYTES, oldest first; and LEARNED_DAYS."""
+def newest_known(records: Mapping[str, PeriodRecord], store_id: str) -> int:
+    """The newest `seq` of a store that the archive knows, whether or not it still has that row; 0 if it knows none."""
+    days = [day for record in records.values() for day in record.days.values()]
+    return max((seqs.get(store_id, 0) for day in days for seqs in (day.stores, day.stores_before)), default=0)
+
+
+def was_put_back(store: Store, records: Mapping[str, PeriodRecord]) -> bool:
+    """Whether a store went back to an earlier moment: the archive knows rows that came after its newest."""
+    return store.newest < newest_known(records, store.id)
+
+
+def plan_groups(
+    stores: Sequence[Store], records: Mapping[str, PeriodRecord], last: int, put_back: Container[str] = ()
+) -> list[Group]:
+    """The days with rows that the archive lacks, in groups of about GROUP_BYTES, oldest first; and LEARNED_DAYS.
+
+    Args:
+        put_back: the ids of stores that went back to an earlier moment. All of their days are read: rows may have the
+            numbers of others that are archived.
+    """
     by_day: dict[int, dict[int, StoreDay]] = defaultdict(dict)
     unknown: dict[int, dict[int, StoreDay]] = defaultdict(dict)
     for index, store in enumerate(stores):
         for day in store.days:
             if day.day > last:
                 continue
-            if known_seq(records, day.day, store.id) != day.last_seq:
+            if store.id in put_back or known_seq(records, day.day, store.id) != day.last_seq:
                 by_day[day.day][index] = day
             elif days_elsewhere(records, day.day, store.id) is None:
                 unknown[day.day][index] = day

@@ -29,6 +29,7 @@ class RunReport:
     faults: list[Fault] = field(default_factory=list)
     losses: tuple[Loss, ...] = ()
     quarantined_in_all: int = 0
+    went_back: list[str] = field(default_factory=list)
 
     def archive_figures(self) -> ArchiveFigures:
         """What is wrong with the archive, in numbers."""
@@ -65,7 +66,7 @@ class RunReport:
         of periods that were damaged, until an operator has acknowledged them. `lost`: rows that were archived and are
         not there any more, until that is acknowledged, too. `quarantined` is of this run, `quarantined_in_all` what
         nobody has acknowledged. `miscounted`: days of which a store has more or fewer rows than it has counted; they
-        are not handed over.
+        are not handed over. `went_back`: stores that were put back to an earlier moment.
         """
         seconds = now - self.started
         return {
@@ -85,6 +86,7 @@ class RunReport:
             "faults": [fault.as_json() for fault in self.faults],
             "lost": [loss.as_json() for loss in self.losses],
             "miscounted": self.miscounted,
+            "went_back": self.went_back,
             "days": self.periods,
         }
 
@@ -104,6 +106,8 @@ def as_words(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"rows that are no longer envelopes set aside rows={report['quarantined']}"
     for differs in report["miscounted"]:
         yield f"store differs from its counts store={differs['store']} day={differs['day']} rows={differs['rows']:+d}"
+    for store in report["went_back"]:
+        yield f"store went back in time store={store}: restart its mailserver, which then gives it another identity"
 
 
 def archived_days(records: Mapping[str, PeriodRecord]) -> dict[int, ArchivedDay]:

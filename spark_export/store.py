@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from mailserver.errors import StoreError
-from mailserver.store.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION
+from mailserver.store.sqlite.schema import APPLICATION_ID, NEWEST, SCHEMA_VERSION
 from spark_export.errors import ExportError
 from spark_export.places import Place
 
@@ -39,6 +39,8 @@ class Store:
     days: tuple[StoreDay, ...]
     topics_of_a_day: int
     """Distinct topics on the day of creation that had the most."""
+    newest: int
+    """The newest `seq` that it has ever given to a row."""
 
 
 @contextlib.contextmanager
@@ -89,7 +91,8 @@ def describe(place: Place) -> Store:
         return _describe_file(place)
     with translated():
         held = place.held()
-    return Store(place, held.identity, tuple(StoreDay(*day) for day in held.days), held.topics_of_a_day)
+    days = tuple(StoreDay(*day) for day in held.days)
+    return Store(place, held.identity, days, held.topics_of_a_day, max((day.last_seq for day in days), default=0))
 
 
 @contextlib.contextmanager
@@ -103,7 +106,7 @@ def translated() -> Iterator[None]:
 
 def _describe_file(path: Path) -> Store:
     with connect(path) as connection:
-        connection.execute("BEGIN")  # one snapshot for all three
+        connection.execute("BEGIN")  # one snapshot for all of it
         identity = connection.execute("SELECT id FROM identity").fetchone()
         if identity is None:
             raise ExportError(f"{path} is a backup: start the mailserver on it once, which gives it an identity")
@@ -113,8 +116,9 @@ def _describe_file(path: Path) -> Store:
         ((topics,),) = connection.execute(
             "SELECT coalesce(max(topics), 0) FROM (SELECT count(*) AS topics FROM day_topics GROUP BY day)"
         )
+        ((newest,),) = connection.execute(NEWEST)
         connection.execute("COMMIT")
-    return Store(path, identity[0], tuple(StoreDay(*day) for day in days), topics)
+    return Store(path, identity[0], tuple(StoreDay(*day) for day in days), topics, newest)
 
 
 def check_network_topic(places: Iterable[Place], network_topic: str) -> None:

@@ -25,7 +25,7 @@ def test_day_of_which_the_archive_knows_later_rows_than_the_store_is_not_handed_
     tmp_path: Path, known: int, archived: dict[int, int]
 ) -> None:
     store = Store(
-        tmp_path / "mailserver.db", "ours", (StoreDay(DAY, 5, 500, 6, 10), StoreDay(DAY + 1, 1, 1, 11, 11)), 1
+        tmp_path / "mailserver.db", "ours", (StoreDay(DAY, 5, 500, 6, 10), StoreDay(DAY + 1, 1, 1, 11, 11)), 1, 11
     )
 
     hand_over([store], record(known), "file:///archive", 1.0)
@@ -36,7 +36,7 @@ def test_day_of_which_the_archive_knows_later_rows_than_the_store_is_not_handed_
 
 
 def test_store_beside_which_nothing_can_be_written_is_named(tmp_path: Path) -> None:
-    store = Store(tmp_path / "gone" / "mailserver.db", "ours", (), 0)
+    store = Store(tmp_path / "gone" / "mailserver.db", "ours", (), 0, 0)
 
     with pytest.raises(ExportError, match="cannot write beside"):
         hand_over([store], {}, "file:///archive", 1.0)

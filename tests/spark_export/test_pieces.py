@@ -36,7 +36,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def store(number: int) -> Store:
-    return Store(Path(f"/stores/{number}"), f"id-{number}", (), 1)
+    return Store(Path(f"/stores/{number}"), f"id-{number}", (), 1, 0)
 
 
 def record(period: str, *files: tuple[str, int], sha256: str = "12") -> PeriodRecord:

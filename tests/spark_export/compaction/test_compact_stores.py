@@ -1,13 +1,17 @@
 """Several stores in one archive: each envelope once."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from mailserver.handoff.archived import Archived
 from mailserver.store.sqlite.backup import snapshot
 from mailserver.store.sqlite.handoff import archived_file, read_archived
+from mailserver.store.sqlite.store import open_store
 from spark_export.errors import ExportError
+from spark_export.run_report import RunReport
 from tests.spark_export.samples import (
     DAY,
     DAY_S,
@@ -126,6 +130,60 @@ def test_store_put_back_from_a_backup_loses_nothing_to_numbers_that_the_archive_
     assert said is not None
     assert said.store_id == identity(store)
     assert said.days == {DAY: 7}
+
+
+def test_store_whose_file_was_put_back_loses_nothing_to_numbers_that_the_archive_knows(
+    spark: SparkSession, store: Path, archive: Path, tmp_path: Path
+) -> None:
+    before, lost, after = envelopes(4), envelopes(3, first=100), envelopes(3, first=200)
+    put(store, before)
+    was = identity(store)
+    copy_store(store, tmp_path / "copy.db")
+    put(store, lost)
+    compact_into(spark, archive, store)  # knows rows 5 to 7, which the copy has not
+
+    put(copy_store(tmp_path / "copy.db", store), after)  # as rows 5 to 7
+    report = compact_into(spark, archive, store, run="run-2")
+
+    assert identity(store) != was  # the record beside it says that there were more
+    assert archived(archive) == rows_of([*before, *lost, *after])
+    assert handed_over(store) == {DAY: 7}
+    assert report.went_back == []
+
+
+def test_store_that_was_put_back_with_its_records_is_told_and_loses_nothing(
+    spark: SparkSession, store: Path, archive: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, lost, after = envelopes(4), envelopes(3, first=100), envelopes(3, first=200)
+    put(store, before)
+    was = identity(store)
+    copy_store(store, tmp_path / "copy.db")
+    put(store, lost)
+    compact_into(spark, archive, store)
+    archived_file(store).unlink()  # as all of the data directory was before this run
+
+    async def go_on() -> None:
+        """Have a mailserver that is not restarted between two runs."""
+        async with open_store(copy_store(tmp_path / "copy.db", store)) as running:
+            await running.put(after[:2])  # as rows 5 and 6
+            told.append(compact_into(spark, archive, store, run="run-2"))
+            said.append(read_archived(store))
+            await running.put(after[2:])  # as row 7, the newest that the archive knows
+            told.append(compact_into(spark, archive, store, run="run-3"))
+
+    told: list[RunReport] = []
+    said: list[Archived | None] = []
+    asyncio.run(go_on())
+
+    assert [report.went_back for report in told] == [[str(store)], [str(store)]]
+    assert f"store went back in time store={store} seen=7 found=6" in caplog.text
+    assert [one and (one.days, one.went_back_from) for one in said] == [({DAY: 6}, 7)]
+    assert archived(archive) == rows_of([*before, *lost, *after])
+    assert identity(store) == was
+    put(store)  # a restart
+    assert identity(store) != was
+    assert compact_into(spark, archive, store, run="run-4").went_back == []
+    assert handed_over(store) == {DAY: 7}
 
 
 def test_store_named_twice_is_refused(spark: SparkSession, store: Path, archive: Path) -> None:

@@ -31,7 +31,7 @@ def read(stores: list[Store], days: list[tuple[StoreDay, ...]], **limits: int) -
 
 
 def parts_of(*days: StoreDay) -> list[tuple[int, int, int]]:
-    opened = StoreSource(options_of([Store(Path("s"), "id", days, 0)], [days]))
+    opened = StoreSource(options_of([Store(Path("s"), "id", days, 0, 9)], [days]))
     parts = opened.reader(opened.schema()).partitions()
     return [(part.day, part.first_seq, part.last_seq) for part in parts if isinstance(part, StoreRange)]
 
