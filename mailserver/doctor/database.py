@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mailserver.app.config import Config
 from mailserver.data_dir.own_store import read_note
-from mailserver.doctor.findings import Finding, ok, problem, warning
+from mailserver.doctor.findings import FETCH_AGAIN, Finding, ok, problem, warning
 from mailserver.errors import StartupError, StoreError
 from mailserver.store.engine.arrivals import READERS
 from mailserver.units import SECONDS_PER_DAY
@@ -75,16 +75,15 @@ def _judged(facts: "DatabaseFacts", config: Config) -> list[Finding]:
 
 def _gone_back(state: "State", data_dir: Path) -> list[Finding]:
     """Whether the database was put back to an earlier moment, as far as a mailserver has noticed or has noted."""
-    advice = "fetch from others what was confirmed since that moment: waku-mailserver sync --since TIME"
     try:
         noted = read_note(data_dir)
     except StartupError:  # the mailserver says so when it starts
         noted = None
     if noted is not None and noted.identity == state.identity and noted.seq > state.newest:
         text = f"it went back in time: row {noted.seq} was seen in it, and its last is {state.newest}"
-        return [problem("database rows", text, f"start the mailserver, which goes on beyond; then {advice}")]
+        return [problem("database rows", text, f"start the mailserver, which goes on beyond; then {FETCH_AGAIN}")]
     if state.moved_at > time.time() - WENT_BACK_SHOWN_S:
         at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(state.moved_at))
         text = f"it went back in time, as was noticed at {at}"
-        return [warning("database rows", text, advice)]
+        return [warning("database rows", text, FETCH_AGAIN)]
     return []

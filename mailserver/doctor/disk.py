@@ -10,10 +10,11 @@ from pathlib import Path
 from mailserver.app.config import Config
 from mailserver.data_dir.folder import KEY_FILE, load_or_make_key, read_token
 from mailserver.data_dir.gateway_files import GATEWAY_KEY_FILE, load_or_make_seed
-from mailserver.doctor.findings import Finding, ok, problem, warning
+from mailserver.data_dir.own_store import known_store
+from mailserver.doctor.findings import FETCH_AGAIN, Finding, ok, problem, warning
 from mailserver.errors import StartupError, StoreError
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.store.sqlite.unopened import read_last_reception, read_sizes
+from mailserver.store.sqlite.unopened import read_known, read_last_reception, read_sizes
 from mailserver.units import SECONDS_PER_DAY, size_text
 
 MIN_FREE_BYTES = 256 * 1024 * 1024
@@ -38,7 +39,19 @@ def check_data_dir(data_dir: Path) -> list[Finding]:
         place = place.parent
     findings = [_check_access(data_dir, place), check_space(shutil.disk_usage(place).free, read_growth(data_dir))]
     kind = file_system_of(place.resolve(), _MOUNTS.read_text(encoding="utf-8", errors="replace"))
-    return [*findings, check_file_system(kind)]
+    return [*findings, check_file_system(kind), *_gone_back(data_dir)]
+
+
+def _gone_back(data_dir: Path) -> list[Finding]:
+    """Whether the file was put back to an earlier moment, as far as a mailserver has noted."""
+    try:
+        found, noted = read_known(data_dir / STORE_FILE), known_store(data_dir)
+    except StoreError:  # there is none, or `check` says why it cannot be read
+        return []
+    if noted.identity != found.identity or noted.seq <= found.seq:
+        return []
+    text = f"it went back in time: row {noted.seq} was seen in it, and its last is {found.seq}"
+    return [problem("store rows", text, f"start the mailserver, which gives it another identity; then {FETCH_AGAIN}")]
 
 
 def _check_access(data_dir: Path, place: Path) -> Finding:

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import Enum
 
+FETCH_AGAIN = "fetch from others what was confirmed since that moment: waku-mailserver sync --since TIME"
+"""What to do about a store that went back in time."""
+
 
 class Verdict(Enum):
     """How bad a finding is. A problem keeps the mailserver from running well now; a warning may do so later."""

@@ -38,6 +38,11 @@ STORE_TIMEOUT_S = 10.0
 LAG_INTERVAL_S = 0.5
 """How often the event loop's lag is measured."""
 
+_WENT_BACK = (
+    "the compaction has found that the store went back to an earlier moment: restart the mailserver, which gives it "
+    "another identity"
+)
+
 _TASKS = {Task.MERGE: "merge", Task.VERIFY: "verification", Task.COMMUNITIES: "run for communities"}
 
 
@@ -228,7 +233,7 @@ async def _compaction(handoff: Handoff) -> tuple[Compaction | None, CompactionFi
         quarantined_rows=compaction.archive.quarantined_rows,
         miscounted_rows=compaction.archive.miscounted_rows,
     )
-    return compaction, figures, ""
+    return compaction, figures, _WENT_BACK if archived is not None and archived.went_back_from else ""
 
 
 async def _upkeep_problem(handoff: Handoff) -> str:

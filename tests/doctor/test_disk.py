@@ -1,5 +1,6 @@
 """mailserver.doctor.disk: room, growth, file system, permissions. Nothing is changed."""
 
+import json
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from mailserver.app.config import Config
 from mailserver.data_dir.folder import KEY_FILE, load_or_make_key
 from mailserver.data_dir.gateway_files import GATEWAY_KEY_FILE, load_or_make_seed
+from mailserver.data_dir.own_store import RECORD_FILE
 from mailserver.doctor.disk import (
     MIN_FREE_BYTES,
     MIN_FREE_DAYS,
@@ -23,7 +25,7 @@ from mailserver.doctor.disk import (
 from mailserver.doctor.findings import Finding, Verdict
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.mailservers import NOW, make_envelope, stored
-from tests.store.samples import change, contents_of, make_store, names_in
+from tests.store.samples import change, contents_of, make_store, names_in, rows
 
 DAY = 86_400
 DAY_NUMBER = 20_000
@@ -185,6 +187,38 @@ def test_missing_token_file_is_a_problem_and_no_key_is_made(tmp_path: Path) -> N
 
     assert finding.verdict is Verdict.PROBLEM
     assert names_in(tmp_path) == set()
+
+
+@pytest.mark.parametrize(("seen", "is_behind"), [(29, False), (30, False), (31, True)])
+def test_store_that_lacks_what_was_seen_in_it_is_a_problem(tmp_path: Path, seen: int, is_behind: bool) -> None:
+    data = tmp_path / "data"
+    fill(data, 3)
+    ((identity,),) = rows(data / STORE_FILE, "SELECT id FROM identity")
+    (data / RECORD_FILE).write_text(json.dumps({"version": 1, "identity": identity, "seq": seen}))
+    before = contents_of(data)
+
+    findings = by_check(check_data_dir(data))
+
+    assert ("store rows" in findings) is is_behind
+    if is_behind:
+        assert findings["store rows"].verdict is Verdict.PROBLEM
+        assert findings["store rows"].text == "it went back in time: row 31 was seen in it, and its last is 30"
+    assert contents_of(data) == before
+
+
+@pytest.mark.parametrize("record", ["{", json.dumps({"version": 1, "identity": "of another", "seq": 1000})])
+def test_what_was_seen_elsewhere_says_nothing_of_a_store(tmp_path: Path, record: str) -> None:
+    fill(tmp_path / "data", 3)
+    (tmp_path / "data" / RECORD_FILE).write_text(record)
+
+    assert "store rows" not in by_check(check_data_dir(tmp_path / "data"))
+
+
+def test_backup_did_not_go_back(tmp_path: Path) -> None:
+    fill(tmp_path / "data", 3)
+    change(tmp_path / "data" / STORE_FILE, "DELETE FROM identity")
+
+    assert "store rows" not in by_check(check_data_dir(tmp_path / "data"))
 
 
 def test_envelopes_from_the_future_are_told_of(tmp_path: Path) -> None:

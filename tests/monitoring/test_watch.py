@@ -144,6 +144,17 @@ async def test_compaction_is_seen_with_what_it_left(store: SqliteStore, tmp_path
     assert not figures.has_died
 
 
+async def test_store_that_the_compaction_found_to_have_gone_back_is_told(store: SqliteStore, tmp_path: Path) -> None:
+    path = tmp_path / STORE_FILE
+    write_compaction(path, Compaction(NOW - 90, NOW - 50, exit_code=0, seconds=40.0, succeeded_at=NOW - 50))
+    write_archived(path, Archived(await store.identity(), "archive", NOW - 55, {}, went_back_from=7))
+
+    sight = await look(store, tmp_path)
+
+    assert "went back to an earlier moment: restart the mailserver" in sight.compaction_problem
+    assert sight.compaction_figures is not None
+
+
 async def test_what_a_merge_or_verification_failed_at_is_seen(store: SqliteStore, tmp_path: Path) -> None:
     path = tmp_path / STORE_FILE
     write_upkeep(path, Task.MERGE, Upkeep(1.0, 1.0, 2.0, 0, "", 2.0))
