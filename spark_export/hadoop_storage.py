@@ -124,9 +124,13 @@ class HadoopStorage:
                 return None
             return int(self._files.getFileStatus(self._path(name)).getLen())
 
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """See Storage."""
+        yield (self.read(name) or "").encode()
+
     def lines(self, name: str) -> int:
         """See Storage."""
-        return count_lines([(self.read(name) or "").encode()])
+        return count_lines(self.chunks(name))
 
     def digest(self, name: str) -> str:
         """See Storage."""

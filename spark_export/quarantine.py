@@ -1,14 +1,16 @@
-"""Rows that are no longer envelopes, set aside as JSON lines: `_quarantine/date=2026-11-20/STORE_ID.jsonl`.
+"""Rows that are no longer envelopes, set aside as JSON lines: `_quarantine/date=2026-11-20/STORE_ID.jsonl`, and
+`STORE_ID.2.jsonl` and so on if a day has many of them.
 
 A line holds store, seq, received (Unix seconds), fault and raw (hex). A row is never dropped for being unreadable, nor
 is a line that a disk has damaged since: somebody may still make out what it was. A file that has one is kept beside,
 byte for byte, as `STORE_ID.damaged-1.jsonl`, and its lines go on counting.
 """
 
+import itertools
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from mailserver.archive.set_aside import rows_set_aside, set_aside_of
@@ -17,6 +19,10 @@ from spark_export.storage import Storage
 from spark_export.store import Store
 
 log = logging.getLogger(__name__)
+
+FILE_BYTES = 16 * 1024 * 1024
+"""A file gets no more lines than this, unless one alone is longer: it is written whole each time, and on S3 read whole
+before. A damaged disk may make of a day as many rows as it had."""
 
 
 class _Row(NamedTuple):
@@ -39,29 +45,63 @@ def quarantine(storage: Storage, stores: Sequence[Store], rows: Sequence[Faulty]
 
 
 def _add(storage: Storage, folder: str, store: str, rows: Iterable[Faulty]) -> None:
-    name = f"{folder}/{store}.jsonl"
-    lines = {
+    """Add the rows that no file has yet. One file is in memory at a time."""
+    missing = {
         _Row(row.seq, row.received, row.raw.hex()): json.dumps(
             {"store": store, "seq": row.seq, "received": row.received, "fault": row.fault, "raw": row.raw.hex()}
         )
         for row in rows
     }
-    kept: dict[_Row, str] = {}
-    elsewhere: set[_Row | None] = set()
-    for each in storage.names(folder):
-        if each.startswith(f"{store}.") and each.endswith(".jsonl"):
-            there = [(_row_of(line), line) for line in _split(storage.read(f"{folder}/{each}") or "")]
-            sound = {row: line for row, line in there if row is not None}
-            if f"{folder}/{each}" != name:
-                elsewhere.update(sound)
-            elif len(sound) < len(there):
-                elsewhere.update(sound)
-                _keep_beside(storage, name, f"{folder}/{store}.damaged")
-            else:
-                kept = sound
-    kept |= {row: line for row, line in lines.items() if row not in elsewhere}
-    if kept:
-        storage.write(name, "".join(f"{line}\n" for _, line in sorted(kept.items())))
+    taken = [name for name in storage.names(folder) if name.startswith(f"{store}.") and name.endswith(".jsonl")]
+    sound = []
+    for each in list(taken):
+        is_damaged = False
+        for line in _lines(storage, f"{folder}/{each}"):
+            row = _row_of(line)
+            is_damaged |= row is None
+            if row is not None:
+                missing.pop(row, None)
+        if each.startswith(f"{store}.damaged-"):
+            continue
+        if is_damaged:
+            _keep_beside(storage, f"{folder}/{each}", f"{folder}/{store}.damaged")
+            taken.remove(each)
+        else:
+            sound.append(each)
+    if missing:
+        _write(storage, folder, store, sound, taken, missing)
+
+
+def _write(
+    storage: Storage, folder: str, store: str, sound: Iterable[str], taken: Sequence[str], missing: dict[_Row, str]
+) -> None:
+    """Write lines into a file that has room for them, then into new ones."""
+    sizes = {name: storage.size(f"{folder}/{name}") or 0 for name in sound}
+    name = next((name for name, size in sizes.items() if size < FILE_BYTES), None)
+    free = (one for one in _names(store) if one not in taken)
+    kept: list[tuple[_Row, str]] = []
+    if name is not None:
+        lines = list(_lines(storage, f"{folder}/{name}"))
+        kept = [(row, line) for line in lines if (row := _row_of(line)) is not None]
+    room = FILE_BYTES - sizes.get(name or "", 0)
+    for row, line in sorted(missing.items()):
+        if kept and room <= len(line):
+            storage.write(f"{folder}/{name or next(free)}", _text(kept))
+            name, kept, room = None, [], FILE_BYTES
+        kept.append((row, line))
+        room -= len(line) + 1
+    storage.write(f"{folder}/{name or next(free)}", _text(kept))
+
+
+def _names(store: str) -> Iterator[str]:
+    """The names that files of a store may have, in this order."""
+    yield f"{store}.jsonl"
+    for number in itertools.count(2):
+        yield f"{store}.{number}.jsonl"
+
+
+def _text(lines: Iterable[tuple[_Row, str]]) -> str:
+    return "".join(f"{line}\n" for _, line in sorted(lines))
 
 
 def _keep_beside(storage: Storage, name: str, beside: str) -> None:
@@ -72,10 +112,19 @@ def _keep_beside(storage: Storage, name: str, beside: str) -> None:
     log.warning("file set aside file=%s to=%s", name, free)
 
 
-def _split(text: str) -> list[str]:
-    """The lines that are not empty. A damaged one may have any character in it, and ends at the newline all the
-    same."""
-    return [line for line in text.split("\n") if line]
+def _lines(storage: Storage, name: str) -> Iterator[str]:
+    """The lines of a file that are not empty. A damaged one may have any character in it, and ends at the newline all
+    the same."""
+    begun: list[bytes] = []
+    for chunk in storage.chunks(name):
+        begun_here, *others = chunk.split(b"\n")
+        begun.append(begun_here)
+        for other in others:
+            if line := b"".join(begun):
+                yield line.decode(errors="replace")
+            begun = [other]
+    if line := b"".join(begun):
+        yield line.decode(errors="replace")
 
 
 def _row_of(line: str) -> _Row | None:

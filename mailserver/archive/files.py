@@ -46,6 +46,9 @@ class ArchiveFiles(Protocol):
     def size(self, name: str) -> int | None:
         """The size of a file, None if there is none."""
 
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """The bytes of a file, however long it is, a part after the other; none if there is no such file."""
+
     def lines(self, name: str) -> int:
         """How many lines a file has that are not empty, however long it is; 0 if there is none."""
 
@@ -61,7 +64,7 @@ MAX_RECORD_BYTES = 64 * 1024 * 1024
 """A month with a directory for each of its topics may have a hundred thousand files."""
 
 _CHUNK_BYTES = 1024 * 1024
-"""How much of a file is in memory while its lines are counted."""
+"""How much of a file is in memory, where it is not needed as a whole."""
 
 Version = tuple[int, ...]
 """Identifies one state of a file that is only ever replaced as a whole, or one state of a folder's names."""
@@ -159,14 +162,18 @@ class LocalFiles:
             except FileNotFoundError:
                 return None
 
-    def lines(self, name: str) -> int:
+    def chunks(self, name: str) -> Iterator[bytes]:
         """See ArchiveFiles."""
         with refused("read", self.root / name):
             try:
                 with (self.root / name).open("rb") as file:
-                    return count_lines(iter(lambda: file.read(_CHUNK_BYTES), b""))
+                    yield from iter(lambda: file.read(_CHUNK_BYTES), b"")
             except FileNotFoundError:
-                return 0
+                return
+
+    def lines(self, name: str) -> int:
+        """See ArchiveFiles."""
+        return count_lines(self.chunks(name))
 
     def digest(self, name: str) -> str:
         """See ArchiveFiles."""

@@ -1,6 +1,7 @@
 """Rows that are no longer envelopes, which a run has set aside as lines of text: whether all of them are still there.
 
     _quarantine/date=2026-11-20/STORE_ID.jsonl    a line for each row; what a disk has damaged is a line, too
+    _quarantine/date=2026-11-20/STORE_ID.2.jsonl  more of them
 
 They are in no data file. So these lines are all that is left of them, once a store has deleted its rows.
 """

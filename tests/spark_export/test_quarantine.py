@@ -9,7 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from mailserver.archive import files as files_module
 from mailserver.archive.days import day_name
+from spark_export import quarantine as quarantine_module
 from spark_export.quarantine import quarantine
 from spark_export.source import Faulty
 from spark_export.storage import LocalStorage
@@ -113,3 +115,47 @@ def test_line_that_says_something_else_of_the_same_row_is_kept(tmp_path: Path) -
         assert set_aside(tmp_path, faulty(1, b"\x02"), faulty(3, b"\x03")) == {DAY: 4}
 
     assert [json.loads(line)["raw"] for line in lines_in(tmp_path)] == ["01", "02", "03", "03"]
+
+
+def test_many_rows_are_split_over_files_of_a_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quarantine_module, "FILE_BYTES", 700)
+    large = faulty(9, bytes(1000))
+
+    for first in (1, 3, 5):
+        rows = [faulty(seq) for seq in range(first, first + 4)]
+        set_aside(tmp_path, *rows, large)
+    files = sorted(file_in(tmp_path).parent.iterdir())
+
+    assert [path.name for path in files] == [f"{STORE}.2.jsonl", f"{STORE}.3.jsonl", f"{STORE}.jsonl"]
+    lines = [line for path in files for line in path.read_text().splitlines()]
+    assert sorted(json.loads(line)["seq"] for line in lines) == [*range(1, 10)]
+    assert sorted(path.stat().st_size < 700 for path in files) == [False, True, True]  # one line alone is longer
+    assert set_aside(tmp_path, faulty(8), large) == {DAY: 9}
+    assert sorted(file_in(tmp_path).parent.iterdir()) == files
+
+
+def test_damaged_file_of_several_is_kept_beside_and_its_name_is_free_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quarantine_module, "FILE_BYTES", 300)
+    set_aside(tmp_path, *map(faulty, range(1, 5)))
+    second = file_in(tmp_path).with_name(f"{STORE}.2.jsonl")
+    damaged = second.read_text().replace("seq", "sea", 1)
+    second.write_text(damaged)
+
+    assert set_aside(tmp_path, faulty(3), faulty(5)) == {DAY: 6}  # nobody knows that the damaged line is a row of these
+
+    assert file_in(tmp_path).with_name(f"{STORE}.damaged-1.jsonl").read_text() == damaged
+    assert [json.loads(line)["seq"] for line in second.read_text().splitlines()] == [3, 5]
+
+
+def test_lines_longer_than_what_is_read_at_once_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_module, "_CHUNK_BYTES", 7)
+
+    for _ in range(2):
+        assert set_aside(tmp_path, faulty(1), faulty(2, bytes(50))) == {DAY: 2}
+
+    assert seqs_in(tmp_path) == [1, 2]
+    file_in(tmp_path).write_text(file_in(tmp_path).read_text().strip())  # the last line is not ended
+    assert set_aside(tmp_path, faulty(1), faulty(2, bytes(50)), faulty(3)) == {DAY: 3}
+    assert seqs_in(tmp_path) == [1, 2, 3]

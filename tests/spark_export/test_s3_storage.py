@@ -2,14 +2,21 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pyarrow as pa
 import pytest
 
+from mailserver.archive import files
+from mailserver.archive.access import bucket
 from mailserver.archive.errors import ArchiveError
+from spark_export import quarantine as quarantine_module
 from spark_export.s3_bucket import WORKING, WritableBucket
 from spark_export.s3_lease import MARGIN_S
 from spark_export.s3_storage import S3Storage
+from spark_export.source import Faulty
+from spark_export.store import Store
 from spark_export.task_files import TaskFiles
 from tests.s3 import FakeS3, fake_s3
 
@@ -211,3 +218,18 @@ def test_bucket_that_is_gone_is_told_when_a_run_begins(s3: FakeS3) -> None:
     assert storage.names("") == []
     with pytest.raises(ArchiveError, match=r"^cannot write s3://another/archive/_leases/\S+: .*bucket"):
         storage.locked().__enter__()
+
+
+def test_rows_are_set_aside_beside_more_of_them_than_is_read_whole(
+    s3: FakeS3, storage: S3Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = [cast(Store, SimpleNamespace(id="ab"))]  # nothing else of a store is asked for
+    for module in (files, bucket):
+        monkeypatch.setattr(module, "MAX_RECORD_BYTES", 100)
+    monkeypatch.setattr(quarantine_module, "FILE_BYTES", 1)
+
+    for seqs in ((1, 2), (2, 3)):
+        found = quarantine_module.quarantine(storage, stores, [Faulty(0, seq, 5, 6, "bad", bytes(90)) for seq in seqs])
+
+    assert found == {5: 3}
+    assert sorted(s3.objects()) == [f"_quarantine/date=1970-01-06/ab.{end}jsonl" for end in ("2.", "3.", "")]

@@ -122,14 +122,18 @@ class BucketFiles:
             entry = self._opened_client().get_file_info(self._path(name))
         return int(entry.size) if entry.type is pafs.FileType.File else None
 
-    def lines(self, name: str) -> int:
+    def chunks(self, name: str) -> Iterator[bytes]:
         """See ArchiveFiles."""
         with self._refused(name):
             try:
                 with self.opened(name) as file:
-                    return count_lines(iter(lambda: file.read(_CHUNK_BYTES), b""))
+                    yield from iter(lambda: file.read(_CHUNK_BYTES), b"")
             except FileNotFoundError:
-                return 0
+                return
+
+    def lines(self, name: str) -> int:
+        """See ArchiveFiles."""
+        return count_lines(self.chunks(name))
 
     def digest(self, name: str) -> str:
         """See ArchiveFiles."""
