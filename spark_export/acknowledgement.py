@@ -11,7 +11,8 @@ from mailserver.archive.faults import Fault
 from mailserver.archive.manifest import PeriodRecord, lost_of, quarantined_rows
 from mailserver.archive.set_aside import faults_of_set_aside, rows_set_aside
 from spark_export.errors import ExportError
-from spark_export.incidents import Incidents, Loss
+from spark_export.incidents import Loss
+from spark_export.own_files import read_incidents
 from spark_export.publishing import WritableArchive
 from spark_export.storage import open_storage
 
@@ -67,7 +68,7 @@ def acknowledge(spark: SparkSession, path: str, *, now: float, all_is_lost: bool
             f"there still is an archive at {archive.url}" if all_is_lost else f"there is no archive at {archive.url}"
         )
     with archive.storage.locked():
-        incidents = Incidents(archive.storage)
+        incidents = read_incidents(archive, now)
         if all_is_lost:
             incidents.all_is_lost(now)
             log.warning("loss of the whole archive acknowledged archive=%s", archive.url)

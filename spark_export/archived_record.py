@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mailserver.archive.access.places import is_same_archive
+from mailserver.archive.errors import RecordDamaged
 from mailserver.archive.manifest import PeriodRecord, known_seq
 from mailserver.errors import MailserverError, StoreError
 from mailserver.handoff.archived import Archived
@@ -145,7 +146,11 @@ def check_archive_is_there(archive: WritableArchive, stores: Sequence[Store]) ->
     """
     if not archive.is_empty():
         return
-    acknowledged_at = Incidents(archive.storage).whole_archive_lost_at()
+    try:
+        acknowledged_at = Incidents(archive.storage).whole_archive_lost_at()
+    except RecordDamaged as error:  # then nobody knows that an operator has said so
+        log.warning("incidents of the archive not readable cause=%r", str(error))
+        acknowledged_at = None
     gone = []
     for store in stores:
         try:

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from mailserver.archive.days import day_name
 from mailserver.archive.fingerprint import Fingerprint
-from mailserver.archive.layout import Layout
+from mailserver.archive.layout import Layout, choose_layout
 from mailserver.archive.manifest import (
     DayRecord,
     IndexRecord,
@@ -44,8 +44,8 @@ from spark_export.config import CompactConfig
 from spark_export.copies import COPY, archived_copies, days_elsewhere
 from spark_export.errors import ExportCheckFailed, ExportError
 from spark_export.full_disk import full_disk_told
-from spark_export.incidents import Incidents
 from spark_export.mending import Mending
+from spark_export.own_files import read_incidents, read_layout
 from spark_export.pieces import piece_counts, pieces_of_day
 from spark_export.plan import Group, last_day, new_layout, plan_groups
 from spark_export.publishing import WritableArchive
@@ -82,7 +82,7 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
     check_archive_is_there(archive, stores)
     with archive.storage.locked():
         layout = _layout(archive, config)
-        incidents = Incidents(archive.storage)
+        incidents = read_incidents(archive, now)
         records: dict[str, PeriodRecord] = {}
         put_back: Mapping[str, int] = NONE_PUT_BACK
         mending_of = functools.partial(
@@ -100,7 +100,6 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
             hand_over(stores, records, archive.url, now, put_back)
             records = mending.mend(records)
             records = make_missing_indexes(spark, archive, layout, records, run)
-            report.faults = mending.faults
             report.went_back = [str(store.place) for store in stores if store.id in put_back]
         groups = plan_groups(stores, records, last_day(config, now), put_back)
         hand_over(stores, records, archive.url, now, put_back)
@@ -117,8 +116,8 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
             if any(map(archive.faults_of, published)):  # since they were verified: they cover nothing
                 mending = mending or mending_of(layout)
                 mending.look(records)
-                report.faults = mending.faults
             hand_over(stores, records, archive.url, time.time(), put_back)
+        report.faults = [*archive.damage, *(mending.faults if mending is not None else [])]
         report.archived = archived_days(records)
         # A record that is lost takes its count of these with it.
         report.quarantined_in_all = max(0, quarantined_rows(records) - incidents.quarantined_acknowledged)
@@ -373,7 +372,8 @@ class _Compaction:
 
 def _layout(archive: WritableArchive, config: CompactConfig) -> Layout | None:
     """What the archive is partitioned by, None if it is new."""
-    layout = archive.layout()
+    otherwise = choose_layout(config.partition_by, config.prefix_digits, topics=0, day_bytes=0)
+    layout = read_layout(archive, otherwise)
     if layout is not None and (
         config.partition_by not in (None, layout.by) or config.prefix_digits not in (None, layout.prefix_digits)
     ):

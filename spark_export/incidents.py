@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mailserver.archive.days import day_name, parse_day, utc_text
-from mailserver.archive.errors import ArchiveError
+from mailserver.archive.errors import ArchiveError, RecordDamaged
 from mailserver.archive.faults import Fault, FaultKind
 from mailserver.archive.manifest import PeriodRecord, lost_of
 from spark_export.storage import Storage
@@ -77,6 +77,7 @@ class Incidents:
         """Read them.
 
         Raises:
+            RecordDamaged: the file is not whole.
             ArchiveError: they cannot be read.
         """
         self._storage = storage
@@ -234,7 +235,7 @@ def _decode(text: str, where: str) -> tuple[tuple[Incident, ...], int]:
             raise ArchiveError(f"{where} has version {value['version']!r}, this program knows {INCIDENTS_VERSION}")
         return tuple(map(_decode_incident, value["incidents"])), int(value["quarantined_acknowledged"])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise ArchiveError(f"{where} is damaged: {error!r}") from error
+        raise RecordDamaged(f"{where} is damaged: {error!r}") from error
 
 
 def _decode_incident(value: Any) -> Incident:

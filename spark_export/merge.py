@@ -64,7 +64,8 @@ def merge(
             records = archive.records(without=damaged)
             mending.look(records)
             withdraw(stores, records, archive.url)
-            report.faults, report.losses = mending.faults, incidents.losses(records.values())
+            report.faults = [*archive.damage, *mending.faults]
+            report.losses = incidents.losses(records.values())
             return records
 
         if damaged:  # their periods may overlap with any other

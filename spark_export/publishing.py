@@ -12,6 +12,9 @@ file that they name, and whoever goes by directories finds rows twice for a whil
 Before a run deletes files that were replaced, it checks that each of the files that replaced them is there, with its
 size. If not, the old files are kept, and `spark_export.mending` takes their rows in. While any period is not as
 recorded, files that were replaced earlier are not deleted either.
+
+A journal that a disk has damaged is set aside: what the run had not published yet is written once more, from the stores
+or from the files that it was made of, which are all still there.
 """
 
 import json
@@ -21,7 +24,8 @@ from dataclasses import replace
 from typing import Any
 
 from mailserver.archive.archive import Archive
-from mailserver.archive.faults import Fault
+from mailserver.archive.errors import RecordDamaged
+from mailserver.archive.faults import Fault, FaultKind
 from mailserver.archive.layout import Layout
 from mailserver.archive.manifest import (
     FileRecord,
@@ -33,6 +37,7 @@ from mailserver.archive.manifest import (
     visible,
 )
 from mailserver.archive.paths import (
+    DAMAGED,
     INDEXES,
     JOURNAL_FILE,
     REPLACED,
@@ -63,6 +68,8 @@ class WritableArchive(Archive):
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
         self.storage = storage
+        self.damage: list[Fault] = []
+        """The small files that say what the archive is and what happens to it, which were damaged and set aside."""
 
     def begin(self, layout: Layout) -> None:
         """Begin an archive with this layout."""
@@ -139,6 +146,14 @@ class WritableArchive(Archive):
         self.storage.put(name, free)
         log.warning("file set aside file=%s to=%s", name, free)
 
+    def set_damaged_aside(self, name: str, error: RecordDamaged) -> None:
+        """Set aside a small file that nobody can read, and name it in `damage`."""
+        cause = str(error).removeprefix(f"{self.url}/{name} ")
+        fault = Fault(name, name, FaultKind.DAMAGED, 0, cause)
+        log.error("fault in the archive period=%s file=%s cause=%r", fault.period, fault.file, fault.cause)
+        self.set_aside(name, f"{DAMAGED}/{name}")
+        self.damage.append(fault)
+
     def write_report(self, run: str, report: dict[str, Any]) -> None:
         """Keep the report of a run."""
         self.storage.write(f"{RUNS}/{run}.json", json.dumps(report, indent=1) + "\n")
@@ -190,10 +205,14 @@ class WritableArchive(Archive):
         self.storage.remove(f"{STAGING}/{run}")
 
     def _journal(self, run: str, file: str) -> list[PeriodRecord] | None:
-        """The records that a run has written down, None if it has not."""
+        """The records that a run has written down, None if it has not, or if they were damaged since."""
         name = f"{STAGING}/{run}/{file}"
-        text = self.storage.read(name)
-        return None if text is None else decode_records(text, f"{self.url}/{name}")
+        try:
+            text = self.storage.read(name)
+            return None if text is None else decode_records(text, f"{self.url}/{name}")
+        except RecordDamaged as error:
+            self.set_damaged_aside(name, error)
+            return None
 
     def _remove_beside(self, record: PeriodRecord, old: PeriodRecord) -> None:
         """Remove the files that a record has replaced and that are still beside its own, if its own are as they should

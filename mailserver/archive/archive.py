@@ -26,6 +26,7 @@ class Archive:
         """What the archive is partitioned by; None if it is new.
 
         Raises:
+            RecordDamaged: what says so is not whole.
             ArchiveError: a later version made it, or something else is there.
         """
         text = self.files.read(SETTINGS_FILE)

@@ -3,7 +3,7 @@
 ArchiveError
   ArchiveFault     the archive does not hold what it should
   ArchiveBusy      a run is at work on it
-  RecordDamaged    a record of it is not whole
+  RecordDamaged    a record of it, or another small file that says what it is, is not whole
   Unreadable       the disk, or whatever keeps a file of it, says that its bytes are not whole
 """
 

@@ -203,13 +203,14 @@ def decode_settings(text: str, where: str) -> Layout:
     """Read `_archive.json`.
 
     Raises:
-        ArchiveError: it is damaged, or a later version made it.
+        RecordDamaged: it is not whole.
+        ArchiveError: a later version made it.
     """
     try:
         value = _versioned(json.loads(text), where)
         return Layout(PartitionBy(value["partition_by"]), int(value["prefix_digits"]))
     except _FAULTS as error:
-        raise ArchiveError(f"{where} is damaged: {error!r}") from error
+        raise RecordDamaged(f"{where} is damaged: {error!r}") from error
 
 
 def encode_records(records: Iterable[PeriodRecord]) -> str:
@@ -221,13 +222,14 @@ def decode_records(text: str, where: str) -> list[PeriodRecord]:
     """Read a journal.
 
     Raises:
-        ArchiveError: it is damaged, or a later version made it.
+        RecordDamaged: it is not whole.
+        ArchiveError: a later version made it.
     """
     try:
         value = _versioned(json.loads(text), where)
         return [_decode_record(record) for record in value["records"]]
     except _FAULTS as error:
-        raise ArchiveError(f"{where} is damaged: {error!r}") from error
+        raise RecordDamaged(f"{where} is damaged: {error!r}") from error
 
 
 def encode_record(record: PeriodRecord) -> str:

@@ -228,8 +228,9 @@ def test_rows_are_set_aside_beside_more_of_them_than_is_read_whole(
         monkeypatch.setattr(module, "MAX_RECORD_BYTES", 100)
     monkeypatch.setattr(quarantine_module, "FILE_BYTES", 1)
 
-    for seqs in ((1, 2), (2, 3)):
-        found = quarantine_module.quarantine(storage, stores, [Faulty(0, seq, 5, 6, "bad", bytes(90)) for seq in seqs])
+    one, two, three = (Faulty(0, seq, 5, 6, "bad", bytes(90)) for seq in (1, 2, 3))
+    quarantine_module.quarantine(storage, stores, [one, two])
+    found = quarantine_module.quarantine(storage, stores, [two, three])
 
     assert found == {5: 3}
     assert sorted(s3.objects()) == [f"_quarantine/date=1970-01-06/ab.{end}jsonl" for end in ("2.", "3.", "")]
