@@ -13,8 +13,9 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from mailserver.api.caller import Call
 from mailserver.api.errors import ErrorCode, Known, RpcError
@@ -54,9 +55,13 @@ BATCH_TIMEOUT_S = 90.0
 """No call of a batch begins later than this: a hundred proofs of work would occupy one of a few places for hours."""
 
 ENCODED_TOGETHER_CHARS = 128 * 1024
-"""How much of a result is encoded before others have their turn. It takes some 2 ms."""
+"""How much of a result is made and encoded before others have their turn. It takes some 2 ms."""
 
-Run = Callable[[Fields, Call], Awaitable[Json]]
+Result: TypeAlias = "Json | Iterator[Json] | Mapping[str, Json | Iterator[Json]]"
+"""What a method returns. An iterator is an array whose items are made as they are encoded: others have their turn
+between these, too, and not all are in memory twice."""
+
+Run = Callable[[Fields, Call], Awaitable[Result]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,13 +253,21 @@ def _named(method: Method, params: list[Json] | dict[str, Json]) -> Fields:
     return Fields(dict(zip(method.params, params, strict=False)), method.params)
 
 
-async def _encode(result: Json) -> str:
-    """A result as JSON. Others have their turn between parts of an array: a full filter takes 4 MB."""
-    if not isinstance(result, list):
-        return json.dumps(result, allow_nan=False)
+async def _encode(result: Result) -> str:
+    """A result as JSON. Others have their turn between parts of an array, be it the result or a member of it: a full
+    filter takes 4 MB."""
+    if isinstance(result, Mapping):
+        members = [f"{json.dumps(name)}: {await _encode_value(value)}" for name, value in result.items()]
+        return f"{{{', '.join(members)}}}"
+    return await _encode_value(result)
+
+
+async def _encode_value(value: "Json | Iterator[Json]") -> str:
+    if not isinstance(value, list | Iterator):
+        return json.dumps(value, allow_nan=False)
     parts: list[str] = []
     chars = 0
-    for item in result:
+    for item in value:
         parts.append(json.dumps(item, allow_nan=False))
         chars += len(parts[-1])
         if chars >= ENCODED_TOGETHER_CHARS:

@@ -10,7 +10,7 @@ from functools import partial
 
 from mailserver.api.caller import Call
 from mailserver.api.dialects import Dialect
-from mailserver.api.dispatch import Method
+from mailserver.api.dispatch import Method, Result
 from mailserver.api.errors import ErrorCode, RpcError
 from mailserver.api.filters import MAX_FILTER_TOPICS, Criteria, Filter, Filters, Message
 from mailserver.api.keys import KeyStore
@@ -148,8 +148,8 @@ class FilterMethods:
     async def _new_message_filter(self, params: Fields, call: Call) -> Json:
         return self._filters.install(self._criteria(params)).id
 
-    async def _get_filter_messages(self, params: Fields, call: Call) -> Json:
-        return [_shown(message) for message in self._filters.get(params.required("id", identifier)).take()]
+    async def _get_filter_messages(self, params: Fields, call: Call) -> Result:
+        return map(_shown, self._filters.get(params.required("id", identifier)).take())
 
     async def _delete_message_filter(self, params: Fields, call: Call) -> Json:
         filter_ = self._filters.get(params.required("id", identifier))  # not that of a subscription

@@ -19,9 +19,10 @@ from mailserver.api.dispatch import (
     MAX_VALUES,
     Dispatcher,
     Method,
+    Result,
 )
 from mailserver.api.errors import ErrorCode
-from mailserver.api.params import Fields, Json, text, whole
+from mailserver.api.params import Fields, Json, list_of, text, whole
 from mailserver.errors import MailserverError, StoreError
 from tests.loops import ON_UVLOOP
 
@@ -32,6 +33,9 @@ class Strange(MailserverError):
 
 def anything(value: Json) -> Json:
     return value
+
+
+items = list_of(anything, 10)
 
 
 class Calls:
@@ -47,6 +51,15 @@ class Calls:
     async def echo(self, params: Fields, call: Call) -> Json:
         self.made.append("echo")
         return params.maybe("text", anything) or "nothing"
+
+    async def as_member(self, params: Fields, call: Call) -> Result:
+        return {"items": params.required("items", items), "count": 1}
+
+    async def one_by_one(self, params: Fields, call: Call) -> Result:
+        return iter(params.required("items", items))
+
+    async def one_by_one_as_member(self, params: Fields, call: Call) -> Result:
+        return {"items": iter(params.required("items", items)), "count": 1}
 
     async def hang(self, params: Fields, call: Call) -> Json:
         await asyncio.Event().wait()
@@ -69,6 +82,9 @@ class Calls:
         return {
             "subtract": Method(self.subtract, ("minuend", "subtrahend")),
             "echo": Method(self.echo, ("text",)),
+            "asMember": Method(self.as_member, ("items",)),
+            "oneByOne": Method(self.one_by_one, ("items",)),
+            "oneByOneAsMember": Method(self.one_by_one_as_member, ("items",)),
             "hang": Method(self.hang, timeout_s=0.001),
             "fail": Method(self.fail, ("kind",)),
             "unspeakable": Method(self.unspeakable),
@@ -89,6 +105,10 @@ async def answer_to(text: str | bytes, calls: Calls | None = None) -> Any:
 
 def request(method: str, params: Json = (), request_id: Json = 1) -> str:
     return json.dumps({"jsonrpc": "2.0", "method": method, "params": params, "id": request_id})
+
+
+def success(result: Json) -> dict[str, Json]:
+    return {"jsonrpc": "2.0", "id": 1, "result": result}
 
 
 def failure(code: ErrorCode, message: str, request_id: Json = None) -> dict[str, Json]:
@@ -382,8 +402,15 @@ async def test_others_have_their_turn_between_the_calls_of_a_batch() -> None:
     assert await turns_during(f"[{','.join([request('echo')] * MAX_BATCH)}]") >= MAX_BATCH
 
 
-async def test_others_have_their_turn_while_a_long_array_is_encoded() -> None:
+@pytest.mark.parametrize("method", ["echo", "asMember", "oneByOne", "oneByOneAsMember"])
+async def test_others_have_their_turn_while_a_long_array_is_made_and_encoded(method: str) -> None:
     parts = 5
     texts = ["x" * dispatch.ENCODED_TOGETHER_CHARS] * parts
 
-    assert await turns_during(request("echo", [texts])) >= parts
+    assert await turns_during(request(method, [texts])) >= parts
+
+
+async def test_array_whose_items_are_made_one_by_one_is_one() -> None:
+    assert await answer_to(request("oneByOne", [[1, "two", {}]])) == success([1, "two", {}])
+    assert await answer_to(request("oneByOneAsMember", [[]])) == success({"items": [], "count": 1})
+    assert await answer_to(request("asMember", [[None]])) == success({"items": [None], "count": 1})

@@ -1,11 +1,12 @@
 """mailserver.api.waku_ids: message ids over JSON-RPC."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from mailserver.api import waku_ids
+from mailserver.api import dispatch, waku_ids
 from mailserver.api.errors import ErrorCode
 from mailserver.api.params import Json
 from mailserver.ids.envelopes import content_topic_of, envelope_muid, message_of
@@ -124,6 +125,56 @@ async def test_envelopes_are_fetched_by_their_ids(running: RunningNode) -> None:
         "nonce": as_hex(first.nonce.to_bytes(8, "big")),
         "data": as_hex(first.data),
     }
+
+
+async def most_between_turns(
+    monkeypatch: pytest.MonkeyPatch, name: str, call: Callable[[], Awaitable[object]]
+) -> tuple[int, int]:
+    """How often a function of the module is called during a call, and how often at most before others have a turn."""
+    real, counts = getattr(waku_ids, name), [0]
+
+    def counted(*args: object) -> object:
+        counts[-1] += 1
+        return real(*args)
+
+    async def tick() -> None:
+        while True:
+            if counts[-1]:
+                counts.append(0)
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(waku_ids, name, counted)
+    ticking = asyncio.create_task(tick())
+    await call()
+    ticking.cancel()
+    return sum(counts), max(counts)
+
+
+async def test_long_list_of_ids_is_made_in_parts_between_which_others_have_their_turn(
+    running: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(running.store, make_envelopes(300))
+    monkeypatch.setattr(dispatch, "ENCODED_TOGETHER_CHARS", 1000)
+
+    made, together = await most_between_turns(
+        monkeypatch, "encode_hex", lambda: running.call("waku_messageIds", {"order": "arrival"})
+    )
+
+    assert (made, together) == (301, 11)  # of 108 characters; the first ten with the cursor
+
+
+async def test_envelopes_are_looked_at_in_parts_between_which_others_have_their_turn(
+    running: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envelopes = make_envelopes(100)
+    await fill(running.store, envelopes)
+    monkeypatch.setattr(waku_ids, "NAMED_TOGETHER", 8)
+
+    made, together = await most_between_turns(
+        monkeypatch, "envelope_muid", lambda: running.call("waku_messagesByIds", {"ids": names(envelopes)})
+    )
+
+    assert (made, together) == (100, 8)
 
 
 async def test_ids_that_take_too_much_to_find_are_refused(
