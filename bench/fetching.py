@@ -17,7 +17,7 @@ from bench.results import FetchRun
 from bench.store import FilledStore
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.progress import State
-from mailserver.catchup.source import CatchupSettings
+from mailserver.catchup.settings import CatchupSettings
 from mailserver.client.id_client import IdClient
 from mailserver.client.mail_client import connect
 from mailserver.codec.keys import Enode

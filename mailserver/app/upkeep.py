@@ -12,7 +12,7 @@ from mailserver.app import policy
 from mailserver.app.config import Config
 from mailserver.app.process import background
 from mailserver.catchup.catchup import Catchup
-from mailserver.catchup.source import CatchupSettings
+from mailserver.catchup.settings import CatchupSettings
 from mailserver.live.intake import Clock
 from mailserver.metrics.registry import Metrics
 from mailserver.store.message_ids import StoreWithIds

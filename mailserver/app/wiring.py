@@ -12,7 +12,7 @@ from mailserver.app.config import Config
 from mailserver.app.logs import LogFormat, set_up_logging
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.outages import Contact, Contacts
-from mailserver.catchup.source import CatchupSettings
+from mailserver.catchup.settings import CatchupSettings
 from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.errors import ConfigError, ConnectionLost, DecodeError
 from mailserver.feed_socket.frames import Terms

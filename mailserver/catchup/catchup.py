@@ -18,7 +18,8 @@ from mailserver.catchup.ledger import MAX_SOURCES, CatchupError, open_ledger
 from mailserver.catchup.outages import Contacts, Outages
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.ranges import LATE_S, Range, missed_range
-from mailserver.catchup.source import CatchupSettings, Source
+from mailserver.catchup.settings import CatchupSettings
+from mailserver.catchup.source import Source
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.live.intake import Clock
 from mailserver.store.message_ids import StoreWithIds

@@ -10,7 +10,7 @@ from pathlib import Path
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.page_rules import UNASKED, Wrong
 from mailserver.catchup.progress import Progress, State
-from mailserver.catchup.source import CatchupSettings
+from mailserver.catchup.settings import CatchupSettings
 from mailserver.live.intake import Clock
 from mailserver.store.message_ids import StoreWithIds
 

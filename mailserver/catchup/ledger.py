@@ -11,7 +11,18 @@ from pathlib import Path
 from reprlib import repr as shown
 from typing import Any
 
-from mailserver.catchup.ranges import MAX_RANGES, Range, cut_window, merge, not_yet_asked, unite, without
+from mailserver.catchup.ranges import (
+    MAX_ASIDE,
+    MAX_RANGES,
+    WINDOW_S,
+    Range,
+    cut_window,
+    join_nearest,
+    merge,
+    not_yet_asked,
+    unite,
+    without,
+)
 from mailserver.codec.keys import PUBLIC_KEY_BYTES, NodeId
 from mailserver.errors import DecodeError, MailserverError
 from mailserver.files import write_atomically
@@ -38,29 +49,60 @@ class CatchupError(MailserverError):
 
 
 class Account:
-    """What one source owes us. `asked`: all that was asked for since it last owed nothing, without cursors."""
+    """What one source owes us. `asked`: all that was asked for since it last owed nothing, without cursors.
 
-    def __init__(self, asked: list[Range] | None = None, pending: list[Range] | None = None) -> None:
+    `aside`: parts that it did not answer or refused, without cursors, at most MAX_ASIDE. They are asked for when
+    nothing else is owed, in turn. `is_from_aside`: whether the window under way was one of them.
+    """
+
+    def __init__(
+        self, asked: list[Range] | None = None, pending: list[Range] | None = None, aside: list[Range] | None = None
+    ) -> None:
+        """Begin with what is owed.
+
+        Args:
+            aside: which of `pending` are set aside.
+        """
+        pending = pending or []
         self.asked = merge(asked or [])[:MAX_RANGES]
-        self._waiting = unite(pending or [])
+        self.aside = join_nearest([part for part in aside or [] if part.cursor is None and part in pending], MAX_ASIDE)
+        self._waiting = unite(part for part in pending if part not in (aside or []) or part.cursor is not None)
         self._current: Range | None = None
+        self.is_from_aside = False
 
     @property
     def pending(self) -> list[Range]:
-        """What is still to be asked for; the window under way comes first."""
-        return ([] if self._current is None else [self._current]) + self._waiting
+        """What is still to be asked for: the window under way, the rest of it, what is set aside."""
+        return ([] if self._current is None else [self._current]) + self._waiting + self.aside
+
+    @property
+    def kept_aside(self) -> list[Range]:
+        """Which parts of `pending` are set aside when this is read again: also the one under way, if it was."""
+        is_under_way = self.is_from_aside and self._current is not None and self._current.cursor is None
+        return [*self.pending[:is_under_way], *self.aside]
+
+    @property
+    def is_only_aside(self) -> bool:
+        """Whether all that is owed is set aside."""
+        return bool(self.aside) and self._current is None and not self._waiting
 
     def add(self, wanted: Range) -> None:
         """Owe this range, too, except for the parts that have been asked for already."""
         self._waiting = unite([*self._waiting, *not_yet_asked(wanted, self.asked)])
         self.asked = merge([*self.asked, wanted])[:MAX_RANGES]
 
-    def window(self) -> Range | None:
-        """What to ask for now: the window under way, else the newest; None if nothing is owed."""
-        if self._current is None and self._waiting:
-            self._current, rest = cut_window(self._waiting.pop(0))
+    def window(self, span_s: int = WINDOW_S, *, takes_aside: bool = True) -> Range | None:
+        """What to ask for now: the window under way, else the newest, of `span_s` at most; None if nothing is owed.
+
+        Args:
+            takes_aside: whether to ask for what is set aside, if nothing else is owed.
+        """
+        self.is_from_aside = self.is_from_aside if self._current is not None else not self._waiting
+        parts = self.aside if self.is_from_aside else self._waiting
+        if self._current is None and parts and (takes_aside or not self.is_from_aside):
+            self._current, rest = cut_window(parts.pop(0), span_s)
             if rest is not None:
-                self._waiting.insert(0, rest)
+                parts.insert(0, rest)
         return self._current
 
     def advance(self, cursor: Cursor | None) -> None:
@@ -70,23 +112,42 @@ class Account:
 
     def give(self, done: Range) -> None:
         """This range has been given, by another way than windows. If the window under way was cut, it begins again."""
-        self._waiting = unite(left for part in self.pending for left in without(part, done))
+        waiting = self.pending[: -len(self.aside) or None]
+        self._waiting = unite(left for part in waiting for left in without(part, done))
+        self.aside = join_nearest((left for part in self.aside for left in without(part, done)), MAX_ASIDE)
         self._current = None
-        if not self._waiting:
-            self.asked = []
+        self._forget_if_done()
 
-    def postpone(self) -> None:
+    def shorten(self, lowest: int | None) -> None:
+        """Ask for less than the window under way, which waits again, without what has come of it.
+
+        Args:
+            lowest: when the oldest envelope so far was created.
+        """
+        assert self._current is not None
+        lower, upper, cursor = self._current.lower, self._current.upper, self._current.cursor
+        # Only an answer that goes from new to old has a cursor in the range, and below what has come.
+        if cursor is not None and lowest is not None and lower <= cursor.created <= lowest:
+            upper = min(upper, cursor.created)
+        if self.is_from_aside:
+            self.aside = join_nearest([*self.aside, Range(lower, upper)], MAX_ASIDE)
+        else:
+            self._waiting = unite([Range(lower, upper), *self._waiting])
+        self._current = None
+
+    def set_aside(self) -> None:
         """Ask for the window under way last, and from its beginning."""
         assert self._current is not None
-        self._waiting.append(Range(self._current.lower, self._current.upper))
+        self.aside = join_nearest([*self.aside, Range(self._current.lower, self._current.upper)], MAX_ASIDE)
         self._current = None
-        if len(self._waiting) > MAX_RANGES:
-            self._waiting = unite(self._waiting)
 
     def finish(self) -> None:
         """The window under way is finished."""
         self._current = None
-        if not self._waiting:
+        self._forget_if_done()
+
+    def _forget_if_done(self) -> None:
+        if not self.pending:
             self.asked = []  # if the same is asked for again, it is meant
 
 
@@ -158,7 +219,11 @@ class Ledger:
 
     def _encode(self) -> str:
         sources = {
-            source.hex(): {"asked": [_encode(part) for part in account.asked], "pending": [*map(_encode, pending)]}
+            source.hex(): {
+                "asked": [*map(_encode, account.asked)],
+                "pending": [*map(_encode, pending)],
+                "aside": [*map(_encode, account.kept_aside)],
+            }
             for source, account in self._accounts.items()
             if (pending := account.pending)
         }
@@ -217,11 +282,12 @@ def _decode_source(text: str) -> NodeId:
 def _decode_account(account: object) -> Account:
     if not isinstance(account, dict):
         raise ValueError(f"{shown(account)} says nothing of a source")
-    return Account(_decode_ranges(account.get("asked")), _decode_ranges(account.get("pending")))
+    aside = account.get("aside", [])  # versions before this one set nothing aside
+    return Account(*(_decode_ranges(parts) for parts in (account.get("asked"), account.get("pending"), aside)))
 
 
 def _decode_ranges(parts: object) -> list[Range]:
-    if not isinstance(parts, list) or len(parts) > MAX_RANGES + 1:  # and the current one
+    if not isinstance(parts, list) or len(parts) > MAX_RANGES + 1 + MAX_ASIDE:  # and the current one
         raise ValueError(f"{shown(parts)} is no list of ranges")
     return [_decode_range(part) for part in parts]
 

@@ -211,7 +211,8 @@ class Walk:
         self._lowest: Place | None = None
         self._highest: Place | None = None
         self._lowest_cursor: Cursor | None = None
-        self.refusals = 0
+        self.refusals = self.cuts = 0  # in a row
+        self.longest_s = 0.0  # of all pages
 
     @property
     def lowest(self) -> int | None:

@@ -5,6 +5,7 @@ All times are Unix seconds, all bounds inclusive. Nothing here knows the source:
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from mailserver.mail.request import Cursor
 
@@ -22,6 +23,9 @@ clocks differ. What was created earlier than this has arrived by now."""
 MAX_RANGES = 32
 """Most ranges that one source may owe us. More would come up only if new ranges were added again and again while the
 source is down."""
+
+MAX_ASIDE = 16
+"""Most parts of one source that are set aside. If there are more, the nearest are joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +72,23 @@ def unite(ranges: Iterable[Range]) -> list[Range]:
     return sorted(united, key=lambda part: (part.upper, part.lower), reverse=True)
 
 
-def cut_window(newest: Range) -> tuple[Range, Range | None]:
-    """Cut the newest window, as much as one request may span, off a range; return it and the rest."""
-    lower = newest.upper - WINDOW_S + 1
+def join_nearest(ranges: Iterable[Range], most: int) -> list[Range]:
+    """Join the nearest of some ranges without cursors, with what is between them, until there are no more than `most`.
+
+    The others stay in their order.
+    """
+    joined = list(ranges)
+    while len(joined) > most:
+        in_order = sorted(joined, key=lambda part: part.lower)
+        one, other = min(pairwise(in_order), key=lambda pair: pair[1].lower - pair[0].upper)
+        joined.remove(one)
+        joined[joined.index(other)] = Range(one.lower, max(one.upper, other.upper))
+    return joined
+
+
+def cut_window(newest: Range, span_s: int = WINDOW_S) -> tuple[Range, Range | None]:
+    """Cut the newest window, of `span_s` at most, off a range; return it and the rest."""
+    lower = newest.upper - span_s + 1
     if newest.cursor is not None or newest.lower >= lower:  # one with a cursor is a window already
         return newest, None
     return Range(lower, newest.upper), Range(newest.lower, lower - 1)

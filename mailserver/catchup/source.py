@@ -3,17 +3,20 @@
 import asyncio
 import contextlib
 import logging
+import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from mailserver.catchup.asking import Asking, Unanswered, is_for_the_rate
 from mailserver.catchup.comparing import Comparing, FetchTooLong
 from mailserver.catchup.ledger import Account
-from mailserver.catchup.page_rules import PAGE_TIMEOUT_S, Lie, Page, PageBuffer, PageTooLong, SourceLies, Walk
+from mailserver.catchup.page_rules import Lie, Page, PageTooLong, SourceLies, Walk
+from mailserver.catchup.patience import Patience
 from mailserver.catchup.progress import Progress, State
 from mailserver.catchup.ranges import Range
 from mailserver.catchup.request_pow import RequestTooDear, request_pow
 from mailserver.catchup.retry import RetryPolicy, backoff_s
+from mailserver.catchup.settings import CatchupSettings
 from mailserver.catchup.taking import Taking
 from mailserver.client.id_client import QuestionRefused
 from mailserver.client.mail_client import MailClient, NoAnswer, RequestFailed, RequestPowTooLow, connect
@@ -21,10 +24,8 @@ from mailserver.client.sealing import TooMuchWork
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, DecodeError, StoreError
 from mailserver.live.intake import Clock
-from mailserver.mail.request import Cursor
 from mailserver.net.sessions import random_key
 from mailserver.store.message_ids import StoreWithIds
-from mailserver.waku.acceptance import Acceptance
 
 log = logging.getLogger(__name__)
 
@@ -37,29 +38,16 @@ SET_ASIDE_S = 3600.0
 MAX_REFUSALS = 3
 """How often in a row a source may refuse to answer for a window. Then the window is begun again, after all others."""
 
+MAX_CUTS = 2
+"""How often in a row the connection may end before a page comes. After that it is no accident: less is asked for."""
+
+ASIDE_S = 300.0
+"""A part that was not answered is asked for at most this often: it may be what the source crashes at."""
+
 MAX_PROBLEM_CHARS = 200
 """How much of the text of a source goes into the log."""
 
 _COME_BACK = re.compile(r"come back in (\d{1,9}) s\b")
-_RATE_LIMIT = "rate limit exceeded"  # the words of the deployed server, which names no time
-
-
-@dataclass(frozen=True, slots=True)
-class CatchupSettings:
-    """Which mailservers to ask, and what to take from them.
-
-    `password_key` seals the requests. `acceptance` is that of the intake: what it would refuse live is refused from
-    history, too. When its requirements change, they hold from the next page of each source on. `request_pow`: the least
-    proof of work of a request; a source that announces more gets more. `give_up_after`: a source is given up after so
-    many failures in a row, after one lie, or when it gives the same final answer twice; 0: never.
-    """
-
-    sources: tuple[Enode, ...]
-    password_key: bytes
-    client_id: str
-    acceptance: Acceptance
-    give_up_after: int = 0
-    request_pow: float = 0.0
 
 
 class Source:
@@ -90,6 +78,9 @@ class Source:
         self._comparing = Comparing(store, self._taking, clock, self)
         self._to_compare: Range | None = None
         self._walk: Walk | None = None
+        self._asking = Asking(settings.password_key, settings.request_pow, self)
+        self._patience = Patience()
+        self._aside_at = -math.inf  # when to ask for what is set aside, by the loop's clock
         self._woken = asyncio.Event()
         self._settled = asyncio.Event()
         self._state = State.WAITING
@@ -98,7 +89,6 @@ class Source:
         self._is_sent_away = False
         self.is_dismissed = False
         self._visit_timeout: asyncio.Timeout | None = None  # ends the visit under way
-        self._has_answered = False
         self._seconds = 0.0
         self._visit_began: float | None = None
 
@@ -111,13 +101,15 @@ class Source:
             self._state = State.WAITING
             self._problem = ""
             self._retry = RetryPolicy(self._settings.give_up_after)
+            self._aside_at = -math.inf
         self.is_dismissed = False
         self._settled.clear()
         self._woken.set()
 
     def compare(self, part: Range) -> None:
         """Compare what we have of a range with what the source has, soon, if it can. If it cannot, nothing is owed."""
-        if not self.is_dismissed and self._state is State.DONE and self._comparing.may_be_able:
+        is_idle = self._state is State.DONE or (self._state is State.WAITING and self.account.is_only_aside)
+        if not self.is_dismissed and is_idle and self._comparing.may_be_able:
             self._to_compare = part
             self._woken.set()
 
@@ -161,7 +153,7 @@ class Source:
         while True:
             self._woken.clear()
             pause_s = 0.0
-            is_owed = bool(self.account.pending)
+            is_owed = bool(self.account.pending) and self._aside_in_s() <= 0
             is_visited = (is_owed or self._to_compare is not None) and not self.is_dismissed
             if is_visited:
                 pause_s = await self._visit()
@@ -176,7 +168,11 @@ class Source:
                 self._settled.set()
                 await self._woken.wait()
             else:
-                await self._stay_away(pause_s)
+                await self._stay_away(max(pause_s, self._aside_in_s()))
+
+    def _aside_in_s(self) -> float:
+        """In how many seconds there is something to ask for, if all that is owed is set aside."""
+        return self._aside_at - asyncio.get_running_loop().time() if self.account.is_only_aside else 0.0
 
     async def _stay_away(self, pause_s: float) -> None:
         self._woken.clear()
@@ -201,6 +197,7 @@ class Source:
                 await self._compare(client)
                 while (walk := self._next_walk()) is not None:
                     await self._ask_window(client, walk)
+                self._state = State.WAITING  # for what is set aside, if anything is
                 return 0.0
         except PageTooLong:
             return self._shrink_pages()
@@ -213,8 +210,10 @@ class Source:
             return self._on_refusal(error)
         except QuestionRefused as error:
             return self._send_away(str(error), error.refused.retry_after_s)
+        except Unanswered as error:
+            return self._on_silence(error)
         except NoAnswer as error:
-            return self._fail(str(error), is_final=not self._has_answered)
+            return self._fail(str(error), is_final=not self._asking.has_answered)
         except (ConnectionLost, RequestTooDear, TooMuchWork, DecodeError) as error:
             return self._fail(str(error))
         except TimeoutError:  # dismissed
@@ -252,7 +251,8 @@ class Source:
             self._on_change()
 
     def _next_walk(self) -> Walk | None:
-        window = self.account.window()
+        takes_aside = self._aside_at <= asyncio.get_running_loop().time()
+        window = self.account.window(self._patience.span_s, takes_aside=takes_aside)
         if window is None:
             self._walk = None
         elif self._walk is None:
@@ -263,35 +263,20 @@ class Source:
         """Ask for all pages of a window. Each is stored while the next one is on its way."""
         window = self.account.window()
         assert window is not None
-        page = await self._ask(client, walk, window.cursor)
+        page = await self._asking.page(client, walk, window.cursor, self._taking.judge)
         while page.cursor is not None:
             taking = asyncio.create_task(self._take(client, walk, page))
             try:
-                following = await self._ask(client, walk, page.cursor)
+                following = await self._asking.page(client, walk, page.cursor, self._taking.judge)
             finally:
                 await taking  # a page that has come is stored, even if the connection is lost
             page = following
         await self._take(client, walk, page)
         self._walk = None
         self._retry.on_window_done()
+        self._patience.on_window_done(walk.longest_s)
         self.account.finish()
         self._on_change()
-
-    async def _ask(self, client: MailClient, walk: Walk, cursor: Cursor | None) -> Page:
-        min_pow = request_pow(client.settings.pow_requirement, self._settings.request_pow)
-        now = asyncio.get_running_loop().time
-        judge = self._taking.judge()
-        request = walk.request(cursor, judge.asked)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PAGE_TIMEOUT_S) as deadline:
-                buffer = PageBuffer(on_full=lambda: deadline.reschedule(now()))
-                try:
-                    completion = await client.request(request, self._settings.password_key, buffer, min_pow=min_pow)
-                finally:
-                    self._has_answered = self._has_answered or not buffer.is_empty
-                if not buffer.is_full:  # it may have filled up in the moment in which the page ended
-                    return Page(buffer.envelopes, completion.cursor, judge)
-        raise PageTooLong
 
     async def _take(self, client: MailClient, walk: Walk, page: Page) -> None:
         """Store the envelopes of a page that are right and missing here. Only then does the account move on.
@@ -307,11 +292,11 @@ class Source:
             walk.note(judged.places, page.cursor)
             self.account.advance(page.cursor)
             self._on_change()
-        walk.refusals = 0
+        walk.refusals = walk.cuts = 0
         self._retry.on_page()
+        self._patience.on_page()
         if not self.is_dismissed:  # while this was stored, it may have been
             self._problem = ""
-        self._has_answered = True
 
     # After something went wrong: each returns for how many seconds to stay away.
 
@@ -324,8 +309,25 @@ class Source:
         self._state = State.WAITING
         return backoff_s(0)
 
+    def _on_silence(self, error: Unanswered) -> float:
+        window = self.account.window()
+        assert self._walk is not None
+        assert window is not None
+        self._walk.cuts += error.is_cut
+        if error.is_cut and self._walk.cuts < MAX_CUTS:
+            return self._fail(error.cause)
+        is_final = not self._asking.has_answered
+        if self._patience.on_silence(window.seconds, has_answered=not is_final, is_aside=self.account.is_from_aside):
+            self._set_window_aside(error.cause)
+        else:
+            self.account.shorten(self._walk.lowest)
+        self._walk = None
+        self._on_change()
+        pause_s = self._fail(error.cause, is_final=is_final and not error.is_cut)
+        self._put_off_aside(pause_s if self._settings.give_up_after else max(pause_s, ASIDE_S))
+        return pause_s
+
     def _on_refusal(self, error: RequestFailed) -> float:
-        self._has_answered = True
         again = _COME_BACK.search(error.failure.message)
         if again is not None:
             return self._send_away(str(error), float(again[1]))
@@ -334,14 +336,32 @@ class Source:
         assert window is not None
         self._walk.refusals += 1
         # Neither a cursor nor the rate of our requests explains it. The next window shows whether all are refused.
-        is_final = window.cursor is None and _RATE_LIMIT not in error.failure.message
+        is_final = window.cursor is None and not is_for_the_rate(error)
         if is_final or self._walk.refusals >= MAX_REFUSALS:
-            self._walk = None
-            self._retry.on_window_postponed()
-            self.account.postpone()
-            self._on_change()
+            self._set_window_aside(str(error))
         hint = "; give more by --request-pow" if isinstance(error, RequestPowTooLow) else ""
-        return self._fail(f"{error}{hint}", is_final=is_final)
+        pause_s = self._fail(f"{error}{hint}", is_final=is_final)
+        self._put_off_aside(pause_s)
+        return pause_s
+
+    def _set_window_aside(self, cause: str) -> None:
+        """Ask for the current window last."""
+        window = self.account.window()
+        assert window is not None
+        log.info(
+            "catch-up puts a part off source=%s from=%d to=%d cause=%r",
+            self,
+            window.lower,
+            window.upper,
+            cause[:MAX_PROBLEM_CHARS],
+        )
+        self._walk = None
+        self._retry.on_window_postponed()
+        self.account.set_aside()
+        self._on_change()
+
+    def _put_off_aside(self, pause_s: float) -> None:
+        self._aside_at = asyncio.get_running_loop().time() + pause_s
 
     def _send_away(self, problem: str, retry_after_s: float) -> float:
         self._is_sent_away = True

@@ -18,6 +18,7 @@ pytest_asyncio_loop_factories = on_both_loops_in(
     "test_killed.py",
     "test_lies.py",
     "test_restarts.py",
+    "test_slow_sources.py",
     "test_source.py",
     "test_sources.py",
 )

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from mailserver.catchup import catchup as catchup_module
+from mailserver.catchup import pace as pace_module
 from mailserver.catchup import retry as retry_module
+from mailserver.catchup import source as source_module
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.progress import Progress, State
-from mailserver.catchup.source import CatchupSettings
+from mailserver.catchup.settings import CatchupSettings
 from mailserver.codec.keys import Enode
 from mailserver.net import connection as connection_module
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -32,6 +34,9 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "LINGER_S", 0.05)
     monkeypatch.setattr(retry_module, "MIN_BACKOFF_S", 0.001)
     monkeypatch.setattr(retry_module, "MAX_BACKOFF_S", 0.02)
+    monkeypatch.setattr(source_module, "ASIDE_S", 0.02)
+    monkeypatch.setattr(pace_module, "MIN_APART_S", 0.001)
+    monkeypatch.setattr(pace_module, "MAX_APART_S", 0.02)
     monkeypatch.setattr(catchup_module, "SAVE_INTERVAL_S", 0.01)
 
 

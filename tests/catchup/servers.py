@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mailserver.catchup.source import CatchupSettings
+from mailserver.catchup.settings import CatchupSettings
 from mailserver.codec.keys import Enode
 from mailserver.mail.completion import NO_ENVELOPE, Completion, Failure
 from mailserver.mail.request import Cursor, MailRequest, RequestId, SealedRequest, decode_fields, decode_request

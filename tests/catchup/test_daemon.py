@@ -15,7 +15,7 @@ import pytest
 from mailserver.app.config import Config
 from mailserver.catchup import comparing as comparing_module
 from mailserver.catchup.progress import State
-from mailserver.catchup.source import CatchupSettings
+from mailserver.catchup.settings import CatchupSettings
 from mailserver.mail.request import Cursor
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.bloom import Interest

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.catchup.ledger import MAX_ACCOUNTS, MAX_FILE_BYTES, PROGRESS_FILE, Account, CatchupError, open_ledger
-from mailserver.catchup.ranges import LATE_S, MAX_RANGES, WINDOW_S, Range
+from mailserver.catchup.ranges import LATE_S, MAX_ASIDE, MAX_RANGES, WINDOW_S, Range
 from mailserver.codec.keys import NodeId
 from mailserver.mail.request import Cursor
 from mailserver.waku.envelope import EnvelopeHash
@@ -75,7 +75,7 @@ def test_postponed_window_is_asked_for_last_and_from_its_beginning() -> None:
     postponed = window_of(account)
     account.advance(CURSOR)
 
-    account.postpone()
+    account.set_aside()
     windows = []
     while account.window() is not None:
         windows.append(window_of(account))
@@ -91,12 +91,118 @@ def test_account_stays_small_whatever_is_postponed() -> None:
 
     for _ in range(500):
         account.window()
-        account.postpone()
-        assert len(account.pending) <= MAX_RANGES
+        account.set_aside()
+        assert len(account.aside) <= MAX_ASIDE
+        assert len(account.pending) <= MAX_RANGES + MAX_ASIDE
     account.window()
 
-    assert len(account.pending) <= MAX_RANGES + 1  # as many as a file may have
+    assert len(account.pending) <= MAX_RANGES + MAX_ASIDE + 1  # as many as a file may have
     assert sum(part.seconds for part in account.pending) == 100 * WINDOW_S + 1
+
+
+def test_what_was_set_aside_is_not_asked_for_unless_that_is_wanted_nor_joined_with_what_is_new() -> None:
+    account = Account()
+    account.add(Range(NOW - 10, NOW))
+    account.window()
+    account.set_aside()
+    account.add(Range(NOW - 10, NOW + 2 * LATE_S))
+
+    states = [account.is_only_aside]
+    new = account.window(takes_aside=False)
+    account.finish()
+    states.append(account.is_only_aside)
+    asked = [account.window(takes_aside=False), account.window()]
+    states.append(account.is_only_aside)
+
+    assert new == Range(NOW - 10, NOW + 2 * LATE_S)
+    assert asked == [None, Range(NOW - 10, NOW)]
+    assert states == [False, True, False]
+
+
+def test_parts_that_are_set_aside_are_asked_for_in_turn_and_shorter_ones_if_that_is_wanted() -> None:
+    account = Account()
+    account.add(Range(0, 99))
+    for _ in range(2):
+        account.window(50)
+        account.set_aside()
+
+    asked = []
+    for _ in range(4):
+        asked.append(account.window(25))
+        account.shorten(None)
+
+    assert asked == [Range(75, 99), Range(50, 74), Range(25, 49), Range(0, 24)]
+    assert sum(part.seconds for part in account.pending) == 100
+
+
+@pytest.mark.parametrize(
+    ("created", "lowest", "left"),
+    [(70, 70, Range(0, 70)), (70, 75, Range(0, 70)), (70, 60, Range(0, 99)), (70, None, Range(0, 99))],
+    ids=["newest first", "behind empty pages", "oldest first", "not known"],
+)
+@pytest.mark.parametrize("is_aside", [False, True])
+def test_window_is_shortened_by_what_has_come_if_that_is_known(
+    created: int, lowest: int | None, left: Range, *, is_aside: bool
+) -> None:
+    account = Account([], [Range(0, 99)], [Range(0, 99)] if is_aside else [])
+    account.window()
+    account.advance(Cursor(created, EnvelopeHash(bytes(32))))
+
+    account.shorten(lowest)
+
+    assert account.pending == [left]
+    assert account.is_only_aside is is_aside
+
+
+def test_window_that_is_shortened_waits_as_one_with_what_is_older() -> None:
+    account = Account()
+    account.add(Range(0, 99))
+    account.window(60)
+
+    account.shorten(None)
+
+    assert account.window(10) == Range(90, 99)
+    assert account.pending == [Range(90, 99), Range(0, 89)]
+
+
+def test_what_is_given_by_another_way_is_no_longer_set_aside() -> None:
+    account = Account([], [Range(0, 9), Range(20, 29)], [Range(0, 9), Range(20, 29)])
+
+    account.give(Range(5, 24))
+    assert account.pending == account.aside == [Range(0, 4), Range(25, 29)]
+    account.give(Range(0, 29))
+
+    assert account.pending == account.asked == []
+
+
+@pytest.mark.parametrize("is_under_way", [False, True])
+async def test_what_was_set_aside_is_so_for_the_next_process(tmp_path: Path, *, is_under_way: bool) -> None:
+    ledger = open_ledger(tmp_path)
+    account = ledger.account(ONE)
+    account.add(Range(0, 99))
+    account.window(10)
+    account.set_aside()
+    if is_under_way:
+        account.window()
+        account.finish()
+        account.window()
+        account.advance(None)
+    ledger.note_change()
+    await ledger.save()
+
+    again = open_ledger(tmp_path).account(ONE)
+
+    assert again.aside == [Range(90, 99)]
+    assert again.pending == ([] if is_under_way else [Range(0, 89)]) + again.aside
+
+
+def test_account_that_sets_aside_what_is_not_owed_owes_no_more() -> None:
+    aside = [Range(5, 6), Range(50, 60, CURSOR), Range(7, 8)]
+
+    account = Account([], [Range(5, 6), Range(50, 60, CURSOR)], aside)
+
+    assert account.pending == [Range(50, 60, CURSOR), Range(5, 6)]
+    assert account.aside == [Range(5, 6)]
 
 
 def test_what_is_asked_for_twice_is_owed_once() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.ledger import open_ledger
-from mailserver.catchup.source import CatchupSettings
+from mailserver.catchup.settings import CatchupSettings
 from mailserver.data_dir.folder import KEY_FILE
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.schema import STORE_FILE

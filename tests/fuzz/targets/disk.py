@@ -9,7 +9,7 @@ from typing import Any
 from mailserver.app.config import Config
 from mailserver.app.config_sources import MAILSERVER
 from mailserver.catchup.ledger import MAX_ACCOUNTS, PROGRESS_FILE, CatchupError, open_ledger
-from mailserver.catchup.ranges import MAX_RANGES
+from mailserver.catchup.ranges import MAX_ASIDE, MAX_RANGES
 from mailserver.errors import ConfigError, DecodeError
 from mailserver.handoff.archived import Archived, ArchivedError
 from mailserver.handoff.last_run import MAX_ERROR_CHARS, ArchivedDay, Compaction, CompactionRecordError
@@ -131,7 +131,7 @@ def fuzz_ledger(data: bytes) -> None:
     for number in range(MAX_ACCOUNTS):
         account = ledger.account(private_key("source" if number == 0 else str(number)).public_key)
         assert len(account.asked) <= MAX_RANGES
-        assert len(account.pending) <= MAX_RANGES + 1
+        assert len(account.pending) <= MAX_RANGES + MAX_ASIDE + 1
         while (window := account.window()) is not None:
             assert 0 <= window.lower <= window.upper <= MAX_U32
             account.finish()
