@@ -6,24 +6,31 @@ was deleted, its value, both with their length before them. Spec: LevelDB's `db/
 
 import struct
 
-from mailserver.errors import DecodeError
+from mailserver.errors import DecodeError, MailserverError
 from mailserver.leveldb.entries import HAS_VALUE, IS_DELETED, MAX_KEY_BYTES, Entry, read_bytes
 
 _HEADER = struct.Struct("<QI")
 
 
-def decode_batch(record: bytes) -> list[Entry]:
-    """The entries of a record.
+class TooManyEntries(MailserverError):
+    """A record has more entries than there is memory for."""
+
+
+def decode_batch(record: bytes, most: int) -> list[Entry]:
+    """The entries of a record, `most` at most: each takes much more memory than the two bytes that it may have.
 
     Raises:
         DecodeError: it is something else.
+        TooManyEntries: it has more.
     """
     if len(record) < _HEADER.size:
         raise DecodeError("batch is cut off", got=len(record))
     sequence, count = _HEADER.unpack_from(record)
     entries: list[Entry] = []
     at = _HEADER.size
-    while at < len(record):
+    while at < len(record) and len(entries) <= count:
+        if len(entries) == most:
+            raise TooManyEntries
         kind = record[at]
         key, at = read_bytes(record, at + 1)
         if len(key) > MAX_KEY_BYTES:

@@ -4,8 +4,8 @@ A manifest is one, too. A chunk is a checksum of its kind and its payload (4 byt
 (1), the payload. Numbers have their lowest byte first. Spec: `doc/log_format.md`.
 
 Where LevelDB gives up the rest of a block, this goes on behind a damaged chunk, if the next one is sound. Nothing is
-passed over in silence, but for zeros, which some systems leave at the end: a file that ends within a record was cut off
-by a power cut, or its length is damaged, which looks the same.
+passed over in silence, but for what is at the end: zeros, which some systems leave there, and the beginning of a record
+that was being written when the process was killed, which nobody was told of as written.
 """
 
 import struct
@@ -23,6 +23,7 @@ have some 150 bytes for each table."""
 _HEADER = struct.Struct("<IHB")
 _KIND_AT = 6
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_ENDS_WITHIN = "the file ends within this {}"
 _BEGINS, _ENDS = frozenset({_FULL, _FIRST}), frozenset({_FULL, _LAST})
 
 
@@ -47,15 +48,22 @@ class _Chunk(NamedTuple):
     payload: bytes
 
 
-def read_journal(blocks: Iterable[bytes]) -> Iterator[Record | Gap]:
+class _Zeros(NamedTuple):
+    """The rest of a block is zeros."""
+
+    at: int
+
+
+def read_journal(blocks: Iterable[bytes | Gap], *, may_be_torn: bool) -> Iterator[Record | Gap]:
     """The records of a journal, in their order, and what cannot be read.
 
     Args:
-        blocks: what is in it, BLOCK_BYTES each but for the last.
+        blocks: what is in it, BLOCK_BYTES each but for the last. One that cannot be read is a gap, and passed on.
+        may_be_torn: whether it is sound if its last record is not all there.
     """
     record, begun_at = bytearray(), -1
     is_told = False  # whether it was told that a record is damaged of which parts may follow
-    for chunk in _chunks(blocks):
+    for chunk in _chunks(blocks, may_be_torn=may_be_torn):
         is_begin = isinstance(chunk, _Chunk) and chunk.kind in _BEGINS
         if begun_at >= 0 and (is_begin or isinstance(chunk, Gap)):
             why = "another record begins before this one ends" if is_begin else "a part of this record cannot be read"
@@ -78,28 +86,42 @@ def read_journal(blocks: Iterable[bytes]) -> Iterator[Record | Gap]:
         elif chunk.kind in _ENDS:
             yield Record(begun_at, bytes(record))
             begun_at = -1
-    if begun_at >= 0:
-        yield Gap(begun_at, bytes(record), "the file ends within this record")
+    if begun_at >= 0 and not may_be_torn:
+        yield Gap(begun_at, bytes(record), _ENDS_WITHIN.format("record"))
 
 
-def _chunks(blocks: Iterable[bytes]) -> Iterator[_Chunk | Gap]:
-    start = 0
+def _chunks(blocks: Iterable[bytes | Gap], *, may_be_torn: bool) -> Iterator[_Chunk | Gap]:
+    start, zeros_at = 0, -1
     for block in blocks:
-        yield from _chunks_of(block, start)
+        if isinstance(block, Gap):
+            yield block
+            start = block.at + BLOCK_BYTES
+            continue
+        for piece in _chunks_of(block, start, may_be_torn=may_be_torn):
+            if isinstance(piece, _Zeros):
+                zeros_at = piece.at if zeros_at < 0 else zeros_at
+                continue
+            if zeros_at >= 0:  # something follows them, so they are in the place of what was written
+                yield Gap(zeros_at, b"", f"{piece.at - zeros_at} bytes are zeros")
+                zeros_at = -1
+            yield piece
         start += len(block)
 
 
-def _chunks_of(block: bytes, start: int) -> Iterator[_Chunk | Gap]:
+def _chunks_of(block: bytes, start: int, *, may_be_torn: bool) -> Iterator[_Chunk | Gap | _Zeros]:
     at, is_sound = 0, True
     while len(block) - at >= _HEADER.size:
         checksum, size, kind = _HEADER.unpack_from(block, at)
         payload_at = at + _HEADER.size
         end = payload_at + size
         if not (checksum or size or kind or any(block[at:])):
+            yield _Zeros(start + at)
             return
         if end > len(block):
-            why = "chunk crosses a block's border" if len(block) == BLOCK_BYTES else "the file ends within this chunk"
-            yield Gap(start + at, block[at:], why)
+            if len(block) == BLOCK_BYTES:
+                yield Gap(start + at, block[at:], "chunk crosses a block's border")
+            elif not (may_be_torn and is_sound and _is_torn(block, at)):
+                yield Gap(start + at, block[at:], _ENDS_WITHIN.format("chunk"))
             return
         was_sound, is_sound = is_sound, masked_checksum(block[at + _KIND_AT : end]) == checksum
         if is_sound and _FULL <= kind <= _LAST:
@@ -110,5 +132,24 @@ def _chunks_of(block: bytes, start: int) -> Iterator[_Chunk | Gap]:
             yield Gap(start + at, block[at:], "what follows a damaged chunk cannot be told apart")
             return
         at = end
-    if len(block) < BLOCK_BYTES and any(block[at:]):
-        yield Gap(start + at, block[at:], "the file ends within this chunk")
+    if len(block) < BLOCK_BYTES and any(block[at:]) and not (may_be_torn and is_sound):
+        yield Gap(start + at, block[at:], _ENDS_WITHIN.format("chunk"))
+
+
+def _is_torn(block: bytes, at: int) -> bool:
+    """Whether a chunk that is longer than what is left was not written to its end: its length is not what is damaged.
+
+    That is so unless its checksum is that of what is left, or something sound follows.
+    """
+    checksum, _, _ = _HEADER.unpack_from(block, at)
+    if masked_checksum(block[at + _KIND_AT :]) == checksum:
+        return False
+    return not any(_is_sound(block, later) for later in range(at + 1, len(block) - _HEADER.size + 1))
+
+
+def _is_sound(block: bytes, at: int) -> bool:
+    """Whether there is a sound chunk at this place."""
+    checksum, size, kind = _HEADER.unpack_from(block, at)
+    end = at + _HEADER.size + size
+    may_be = _FULL <= kind <= _LAST and end <= len(block)
+    return bool(may_be and masked_checksum(block[at + _KIND_AT : end]) == checksum)

@@ -86,31 +86,27 @@ class TableFile:
         return Unreadable(self._name, self._number, at, content if len(content) <= MAX_KEPT_BYTES else b"", why)
 
 
-def read_records(path: Path, number: int) -> Iterator[Record | Unreadable]:
+def read_records(path: Path, number: int, *, may_be_torn: bool) -> Iterator[Record | Unreadable]:
     """The records of a journal or manifest, and what cannot be read, as far as it is written at the moment.
 
+    Args:
+        may_be_torn: whether it is sound if its last record is not all there.
     Raises:
         FileNotFoundError: it is not there.
         OSError: it cannot be opened.
     """
-    lost: list[Unreadable] = []
-    for piece in read_journal(_blocks(path, number, lost)):
-        yield from lost
-        lost.clear()
+    for piece in read_journal(_blocks(path), may_be_torn=may_be_torn):
         if isinstance(piece, Gap):
             yield Unreadable(path.name, number, piece.at, piece.content[:MAX_KEPT_BYTES], piece.why)
         else:
             yield piece
-    yield from lost
 
 
-def _blocks(path: Path, number: int, lost: list[Unreadable]) -> Iterator[bytes]:
+def _blocks(path: Path) -> Iterator[bytes | Gap]:
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         for at in range(0, size, BLOCK_BYTES):
-            wanted = min(BLOCK_BYTES, size - at)
             try:
-                yield os.pread(file.fileno(), wanted, at)
+                yield os.pread(file.fileno(), min(BLOCK_BYTES, size - at), at)
             except OSError as error:
-                lost.append(Unreadable(path.name, number, at, b"", f"the disk cannot read it: {error.strerror}"))
-                yield bytes(wanted)  # which is no chunk
+                yield Gap(at, b"", f"the disk cannot read it: {error.strerror}")

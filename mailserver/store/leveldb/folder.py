@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mailserver.errors import DecodeError, StoreError
-from mailserver.leveldb.batch import decode_batch
+from mailserver.leveldb.batch import TooManyEntries, decode_batch
 from mailserver.leveldb.entries import BEFORE_ALL, Entry, Order, Unreadable
 from mailserver.leveldb.manifest import COMPARATOR, Version
 from mailserver.leveldb.merge import Items, Run, newest
@@ -24,6 +24,9 @@ from mailserver.store.leveldb.files import MAX_KEPT_BYTES, TableFile, read_recor
 
 MAX_JOURNALS_BYTES = 256 * 1024 * 1024
 """Their entries are held in memory. A Go mailserver begins a new one after 4 MiB, and writes those before to tables."""
+
+MAX_JOURNAL_ENTRIES = 1_000_000
+"""How many they may have: each takes some 200 bytes of memory beside its value. Those 4 MiB have 110,000 at most."""
 
 MAX_LOOKS = 20
 """How often the folder is looked at until it does not change meanwhile."""
@@ -163,25 +166,37 @@ def _look(folder: Path) -> _Found | None:
             )
         found.total_bytes = sum(table.path.stat().st_size for table in found.tables if table.path) + journal_bytes
         for number, path in journals:
-            found.written += _read_written(path, number, found.unreadable)
+            _read_written(path, number, found)
     except FileNotFoundError:
         return None
+    except TooManyEntries as error:
+        raise StoreError(
+            f"the LevelDB in {folder} has more than {MAX_JOURNAL_ENTRIES} entries in journals: start its mailserver "
+            "once, which writes them to tables"
+        ) from error
     found.written.sort(key=lambda entry: (entry.key, -entry.sequence))
     return found
 
 
-def _read_written(path: Path, number: int, unreadable: list[Unreadable]) -> list[Entry]:
-    """The entries of a journal."""
-    entries: list[Entry] = []
-    for record in read_records(path, number):
+def _read_written(path: Path, number: int, found: _Found) -> None:
+    """Add what a journal has.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        TooManyEntries: all of them have more than MAX_JOURNAL_ENTRIES, what cannot be read included.
+    """
+    for record in read_records(path, number, may_be_torn=True):
+        left = MAX_JOURNAL_ENTRIES - len(found.written) - len(found.unreadable)
+        if left <= 0:
+            raise TooManyEntries
         if isinstance(record, Unreadable):
-            unreadable.append(record)
+            found.unreadable.append(record)
             continue
         try:
-            entries += decode_batch(record.content)
+            found.written += decode_batch(record.content, left)
         except DecodeError as error:
-            unreadable.append(Unreadable(path.name, number, record.at, record.content[:MAX_KEPT_BYTES], str(error)))
-    return entries
+            kept = record.content[:MAX_KEPT_BYTES]
+            found.unreadable.append(Unreadable(path.name, number, record.at, kept, str(error)))
 
 
 def _files_in(folder: Path) -> _Files:
@@ -223,7 +238,7 @@ def _read_manifest(folder: Path, unreadable: list[Unreadable]) -> Version | None
     name, number = os.fsdecode(match[1]), int(match[2])
     version, before = Version(), len(unreadable)
     try:
-        for record in read_records(folder / name, number):
+        for record in read_records(folder / name, number, may_be_torn=False):
             if isinstance(record, Unreadable):
                 unreadable.append(record)
                 continue

@@ -51,7 +51,7 @@ def fuzz_journal(data: bytes) -> None:
             written += bytes(choices.below(BLOCK_BYTES))
     blocks = [bytes(written[at : at + BLOCK_BYTES]) for at in range(0, len(written), BLOCK_BYTES)]
     found = 0
-    for piece in read_journal(blocks):
+    for piece in read_journal(blocks, may_be_torn=False):
         assert 0 <= piece.at < len(written)
         found += len(piece.content)
         if isinstance(piece, Record):
@@ -63,7 +63,7 @@ def fuzz_journal(data: bytes) -> None:
 
 def _check_batch(record: bytes) -> None:
     try:
-        entries = decode_batch(record)
+        entries = decode_batch(record, len(record))
     except DecodeError:
         return
     assert not entries or writer.batch(entries) == record
@@ -98,7 +98,9 @@ def manifest_seeds() -> Iterator[bytes]:
     """The records of manifests of goleveldb."""
     for name, content in RECORDED.items():
         if name.startswith("MANIFEST"):
-            records = [piece.content for piece in read_journal([content]) if isinstance(piece, Record)]
+            records = [
+                piece.content for piece in read_journal([content], may_be_torn=False) if isinstance(piece, Record)
+            ]
             yield b"".join(len(record).to_bytes(2, "big") + record for record in records if len(record) <= 400)
     record = writer.edit(journal=7, more=writer.new_table(0, 5, 100, ENTRIES) + b"\6\0\5\x09\3\5\1\x09a" + bytes(8))
     yield len(record).to_bytes(2, "big") + record

@@ -419,12 +419,51 @@ def test_more_journals_than_are_held_in_memory_are_refused(database: Path, monke
         look_into(database)
 
 
+@pytest.mark.parametrize(
+    "records",
+    [
+        [batch([Entry(b"", number, None) for number in range(20)])],
+        [b"no batch"] * 20,
+        [batch([Entry(b"a", 1, b"")])] * 20,
+    ],
+    ids=["in one", "unreadable", "one each"],
+)
+def test_more_entries_of_journals_than_are_held_in_memory_are_refused(
+    database: Path, monkeypatch: pytest.MonkeyPatch, records: list[bytes]
+) -> None:
+    (database / "000004.log").write_bytes(journal(records) + b"\xff" * 20)
+    look_into(database)
+    monkeypatch.setattr(folder, "MAX_JOURNAL_ENTRIES", 19)
+
+    with pytest.raises(StoreError, match="more than 19 entries in journals: start its mailserver once"):
+        look_into(database)
+
+
+def test_journal_with_a_record_that_was_being_written_is_sound(database: Path) -> None:
+    """As a Go mailserver leaves it that is killed."""
+    with (database / "000004.log").open("ab") as file:
+        file.write(journal([batch([Entry(b"zzz2", 301, bytes(100))])])[:-1])
+
+    assert read(database) == (ALL, [])
+
+
+def test_manifest_with_a_record_that_was_being_written_says_nothing(database: Path) -> None:
+    """It may be that of which files there are. Then all of them count."""
+    with (database / "MANIFEST-000003").open("ab") as file:
+        file.write(journal([edit(journal=4)])[:-1])
+
+    pairs, unreadable = read(database)
+
+    assert pairs == ALL
+    assert [(each.file, each.why) for each in unreadable] == [("MANIFEST-000003", "the file ends within this chunk")]
+
+
 def test_folder_that_changes_all_the_time_is_given_up(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def growing(path: Path, number: int) -> Iterator[Record | Unreadable]:
+    def growing(path: Path, number: int, *, may_be_torn: bool) -> Iterator[Record | Unreadable]:
         if path.suffix == ".log":
             with (database / "MANIFEST-000003").open("ab") as file:
                 file.write(journal([b""]))
-        return read_records(path, number)
+        return read_records(path, number, may_be_torn=may_be_torn)
 
     monkeypatch.setattr(folder, "read_records", growing)
 
@@ -436,7 +475,7 @@ def test_journal_that_goes_meanwhile_is_looked_for_again(database: Path, monkeyp
     """It was written to a table, which the manifest names by now."""
     gone: list[Path] = []
 
-    def flushed(path: Path, number: int) -> Iterator[Record | Unreadable]:
+    def flushed(path: Path, number: int, *, may_be_torn: bool) -> Iterator[Record | Unreadable]:
         if path.suffix == ".log" and not gone:
             gone.append(path)
             entries = [Entry(b"zzz", 300, b"last")]
@@ -447,7 +486,7 @@ def test_journal_that_goes_meanwhile_is_looked_for_again(database: Path, monkeyp
             with (database / "MANIFEST-000003").open("ab") as manifest:
                 manifest.write(journal([record]))
             path.unlink()
-        return read_records(path, number)
+        return read_records(path, number, may_be_torn=may_be_torn)
 
     monkeypatch.setattr(folder, "read_records", flushed)
 
