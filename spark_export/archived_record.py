@@ -135,10 +135,12 @@ def withdraw(stores: Sequence[Place], records: Mapping[str, PeriodRecord], archi
             _write(store, replace(archived, days=days))
 
 
-def check_archive_is_there(archive: WritableArchive, stores: Sequence[Store]) -> None:
+def check_archive_is_there(archive: WritableArchive, stores: Sequence[Store], now: float) -> None:
     """Make sure that an empty folder is not the place of an archive whose disk is not mounted.
 
-    If the record beside a store names days of an archive that is empty, it no longer names them afterwards.
+    If the record beside a store names days of an archive that is empty, it no longer names them afterwards. Nor does it
+    say that a run has seen them later than `now` (Unix seconds), as it may by a clock that was ahead: what an operator
+    acknowledges from now on is later than what it says.
 
     Raises:
         ArchiveGone: a record names days of an archive that is empty, and no operator has said that it is lost.
@@ -147,7 +149,7 @@ def check_archive_is_there(archive: WritableArchive, stores: Sequence[Store]) ->
     if not archive.is_empty():
         return
     try:
-        acknowledged_at = Incidents(archive.storage).whole_archive_lost_at()
+        acknowledged_at = Incidents(archive.storage, now).whole_archive_lost_at()
     except RecordDamaged as error:  # then nobody knows that an operator has said so
         log.warning("incidents of the archive not readable cause=%r", str(error))
         acknowledged_at = None
@@ -163,7 +165,7 @@ def check_archive_is_there(archive: WritableArchive, stores: Sequence[Store]) ->
             continue
         if archived.days or (runs is not None and runs.archived):
             gone.append(store)
-            _write(store.place, replace(archived, days={}))
+            _write(store.place, replace(archived, days={}, verified_at=min(archived.verified_at, int(now))))
     if gone:
         raise ArchiveGone(
             f"there is no archive at {archive.url}, but the record beside {gone[0].place} says that there was: is its "

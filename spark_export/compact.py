@@ -79,7 +79,7 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
     report = RunReport("compact", run, archive.url, now, [str(path) for path in config.stores])
     check_network_topic(config.stores, config.network_topic)
     stores = _describe(config)
-    check_archive_is_there(archive, stores)
+    check_archive_is_there(archive, stores, now)
     with archive.storage.locked():
         layout = _layout(archive, config)
         incidents = read_incidents(archive, now)

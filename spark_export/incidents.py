@@ -73,14 +73,18 @@ class Incident:
 class Incidents:
     """The incidents of an archive. Every change is on disk when its method returns."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, now: float) -> None:
         """Read them.
 
+        Args:
+            now: Unix seconds. What was acknowledged later than that, by a clock that was ahead, is known; but nobody
+                can tell what has happened since.
         Raises:
             RecordDamaged: the file is not whole.
             ArchiveError: they cannot be read.
         """
         self._storage = storage
+        self._now = now
         text = storage.read(INCIDENTS_FILE)
         self.all: tuple[Incident, ...] = ()
         self.quarantined_acknowledged = 0
@@ -143,7 +147,7 @@ class Incidents:
 
     def acknowledged_rows(self, day: int, since: float) -> float:
         """How many lost rows of a day an operator may have acknowledged at `since`, Unix seconds, or later."""
-        known = [one for one in self.all if one.acknowledged_at is not None and one.acknowledged_at >= since]
+        known = [one for one in self.all if self._is_acknowledged_since(one, since)]
         if any(one.period == WHOLE_ARCHIVE for one in known):
             return math.inf
         return sum(one.lost_rows for one in known if day in one.days)
@@ -152,14 +156,16 @@ class Incidents:
         """Whether an operator has acknowledged what happened to a period, or to all, at `since` (Unix seconds) or
         later."""
         return any(
-            one.period in (period, WHOLE_ARCHIVE) and one.acknowledged_at is not None and one.acknowledged_at >= since
-            for one in self.all
+            one.period in (period, WHOLE_ARCHIVE) and self._is_acknowledged_since(one, since) for one in self.all
         )
 
     def whole_archive_lost_at(self) -> int | None:
-        """When an operator last said that the whole archive is gone, Unix seconds; None if never."""
-        said = [one.acknowledged_at for one in self.all if one.period == WHOLE_ARCHIVE]
-        return max((moment for moment in said if moment is not None), default=None)
+        """When an operator last said that the whole archive is gone, Unix seconds, at most now; None if never."""
+        gone = [one for one in self.all if one.period == WHOLE_ARCHIVE and self._is_acknowledged_since(one, 0)]
+        return max((one.acknowledged_at for one in gone if one.acknowledged_at is not None), default=None)
+
+    def _is_acknowledged_since(self, one: Incident, since: float) -> bool:
+        return one.acknowledged_at is not None and since <= one.acknowledged_at <= self._now
 
     def _files_of(self, day: int) -> tuple[str, ...]:
         return tuple(

@@ -56,7 +56,7 @@ def merge(
     report = RunReport("merge", run, archive.url, now)
     layout = existing_layout(archive)
     with archive.storage.locked():
-        incidents = Incidents(archive.storage)
+        incidents = Incidents(archive.storage, now)
         mending = Mending(spark, archive, layout, run, now=now, incidents=incidents)
         damaged = mending.name_damaged_records()
 

@@ -26,10 +26,10 @@ def read_incidents(archive: WritableArchive, now: float) -> Incidents:
         ArchiveError: they cannot be read or written, or a later version made them.
     """
     try:
-        return Incidents(archive.storage)
+        return Incidents(archive.storage, now)
     except RecordDamaged as error:
         archive.set_damaged_aside(INCIDENTS_FILE, error)
-    incidents = Incidents(archive.storage)
+    incidents = Incidents(archive.storage, now)
     for name in archive.storage.names(f"{DAMAGED}/{RECORDS}"):
         period = name.partition(".json")[0]
         cause = "was damaged, and nobody knows any more whether that was acknowledged"

@@ -60,7 +60,7 @@ def verify(spark: SparkSession, path: str, *, now: float | None = None, stores: 
     archive = WritableArchive(open_storage(spark, path))
     layout = existing_layout(archive)
     with archive.storage.locked():
-        incidents = Incidents(archive.storage)
+        incidents = Incidents(archive.storage, now)
         mending = Mending(spark, archive, layout, "verify", now=now, incidents=incidents)
         found = archive.records(without=mending.name_damaged_records())
         periods, rows = len(found), sum(record.fingerprint.rows for record in found.values())
