@@ -86,6 +86,13 @@ class Running:
         self.url = f"http://127.0.0.1:{port}/"
         self.writers: list[asyncio.StreamWriter] = []
 
+    @property
+    def connections(self) -> int:
+        """How many the server has taken that still stand."""
+        http = self.server._runner.server  # noqa: SLF001 - nobody else knows
+        assert http is not None
+        return len(http.connections)
+
     async def post(self, body: str | bytes | io.BytesIO = ECHO, **headers: str) -> tuple[int, Any]:
         """POST with these headers beside those that must be there; status and parsed or raw body."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}

@@ -10,7 +10,7 @@ from mailserver.api import server as server_module
 from mailserver.api.dispatch import MAX_TEXT_BYTES
 from mailserver.api.server import MAX_HEADER_BYTES, MAX_HEADERS
 from tests.api.rpc_servers import ECHO, ECHOED, JSON, TOKEN, Running, answered_by_hand, request, running_server, said
-from tests.waiting import turns, until
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -104,7 +104,7 @@ async def test_silent_strangers_push_out_each_other_and_nobody_else(monkeypatch:
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
     async with running_server(token=TOKEN) as rpc, rpc.connect(Authorization=f"Bearer {TOKEN}") as websocket:
         silent = [await rpc.raw() for _ in range(2)]
-        await turns()
+        await until(lambda: rpc.connections == 3)
         newcomer = await rpc.raw()
 
         assert await said(silent[0][0]) == b""  # the older one

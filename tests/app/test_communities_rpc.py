@@ -78,18 +78,23 @@ class Running:
                 await asyncio.sleep(0.02)
 
 
-def config_of(data_dir: Path) -> CommunitiesConfig:
+def config_of(data_dir: Path, metadata_timeout_s: float) -> CommunitiesConfig:
     return CommunitiesConfig(
         data_dir,
         torrent_listen="127.0.0.1:0",
-        metadata_timeout_s=METADATA_TIMEOUT_S,
+        metadata_timeout_s=metadata_timeout_s,
         rpc="127.0.0.1:0",
         rpc_token_file=str(data_dir / "token"),
     )
 
 
 @pytest.fixture
-async def rpc(tmp_path: Path) -> AsyncIterator[Running]:
+def metadata_timeout_s() -> float:
+    return METADATA_TIMEOUT_S
+
+
+@pytest.fixture
+async def rpc(tmp_path: Path, metadata_timeout_s: float) -> AsyncIterator[Running]:
     (tmp_path / "data").mkdir(0o700)
     token = tmp_path / "data" / "token"
     token.write_text(TOKEN)
@@ -97,7 +102,7 @@ async def rpc(tmp_path: Path) -> AsyncIterator[Running]:
     failed = asyncio.Event()
     async with (
         running(tmp_path / "data", feed_socket=True) as daemon,
-        serve_communities(config_of(tmp_path / "data"), time.time, failed.set) as serving,
+        serve_communities(config_of(tmp_path / "data", metadata_timeout_s), time.time, failed.set) as serving,
         aiohttp.ClientSession() as client,
     ):
         yield Running(daemon, serving, client)
@@ -162,6 +167,7 @@ async def test_newest_link_is_tried_at_once_when_that_is_asked_for(rpc: Running,
         await rpc.until({"problem": None, "messages": 1}, "status")
 
 
+@pytest.mark.parametrize("metadata_timeout_s", [PATIENCE_S])  # it is to be sought still when the newer one comes
 async def test_link_that_was_given_is_tried_though_a_newer_one_comes_meanwhile(rpc: Running, tmp_path: Path) -> None:
     community = id_text(COMMUNITY)
     async with TorrentProcess(LOOPBACK) as owner, TorrentProcess(LOOPBACK) as another:

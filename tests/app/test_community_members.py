@@ -85,7 +85,8 @@ async def test_community_that_is_left_is_not_seeded_any_more_and_its_history_sta
         uri = await Seeded(owner, tmp_path / "owner").publish(weeks(4, 5))
         await post(daemon.enode, [await announcement(uri, now_ms())])
         join(folder, Joined(COMMUNITY))
-        await until(lambda: folder.history.exists() and imported(folder) == 2, 60)
+        await until(lambda: len(fetched()) == 1, 60)
+        assert imported(folder) == 2
 
         leave(folder, delete=delete)
         await until(lambda: not (folder.path / "torrent").exists(), 60)
@@ -142,16 +143,19 @@ async def test_folder_that_is_of_no_community_is_reported_once_and_the_others_go
     def reports() -> list[str]:
         return [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
 
+    def followed() -> int:
+        return sum("following community" in record.getMessage() for record in caplog.records)
+
     caplog.set_level(logging.INFO)
     async with TorrentProcess(LOOPBACK) as torrents, serving(tmp_path, torrents):
-        await until(folder.history.exists)
+        await until(lambda: followed() == 1)
         stray = tmp_path / "communities" / "0x01" / "member" / "member.json"
         stray.parent.mkdir(parents=True)
         stray.write_text("{}")
         await until(lambda: len(reports()) == 1)
         folder.write(Joined(COMMUNITY, choice=Latest()))
         stray.unlink()
-        await until(lambda: sum("following community" in each.getMessage() for each in caplog.records) == 2)
+        await until(lambda: followed() == 2)
 
     assert len(reports()) == 1
     assert "community id" in reports()[0]

@@ -99,23 +99,24 @@ class Server:
         self.raws.append(Raw(*await asyncio.open_connection(host, port, limit=4096)))
         return self.raws[-1]
 
-    async def one(self) -> Noted:
-        """The socket that was accepted last, once it is open."""
-        await until(lambda: bool(self.noted) and "open" in self.noted[-1].told)
+    async def one(self, after: int = 0) -> Noted:
+        """The socket that was accepted last, once it is open and so many were accepted before."""
+        await until(lambda: len(self.noted) > after and "open" in self.noted[-1].told)
         return self.noted[-1]
 
     async def tcp(self) -> "tuple[Raw, Noted]":
-        raw = await self.raw(self.port)
-        return raw, await self.one()
+        before = len(self.noted)
+        return await self.raw(self.port), await self.one(before)
 
     async def upgraded(self) -> "tuple[Raw, Noted]":
         """A WebSocket whose frames are made by hand."""
+        before = len(self.noted)
         raw = await self.raw(self.websocket_port)
         raw.say(UPGRADE + b"\r\n")
         assert (await raw.line()).startswith(b"HTTP/1.1 101 ")
         while await raw.line() != b"\r\n":
             pass
-        return raw, await self.one()
+        return raw, await self.one(before)
 
 
 class Raw:
