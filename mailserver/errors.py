@@ -8,6 +8,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
       DecodeError              bytes do not parse. Whoever knows whose bytes they are translates it.
         TooManyEnvelopes         [waku.envelope] a long packet has more envelopes than are taken from one
         ForeignLink              [communities.links] a message in a special channel is no link of the owner: ignore it
+        CursorOfAnotherStore     [history.id_search] a list of ids was to go on in another store: tell who asks
         OtherVersion             [reconcile.wire] the other side speaks another negentropy: compare in another way
       RemoteProtocolError      the peer broke a rule: close its connection with `.reason`
       Libp2pFault              [libp2p.faults] a libp2p peer broke a rule: close its connection, count `.cause`

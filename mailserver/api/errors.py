@@ -37,6 +37,8 @@ class ErrorCode(IntEnum):
     """Earlier calls of the batch have filled the response, so this call was not made."""
     COMMUNITY_REFUSED = -32009
     """There is no such community or channel, or it cannot be changed in this way."""
+    CURSOR_OF_ANOTHER_STORE = -32010
+    """The cursor is of another store, or of before the store was restored: begin without one."""
 
 
 class RpcError(MailserverError):

@@ -14,6 +14,7 @@ from mailserver.api.work import Works
 from mailserver.client.sealing import TooMuchWork
 from mailserver.errors import ConnectionLost, StoreError
 from mailserver.history.id_lists import IdLists
+from mailserver.history.id_search import CursorOfAnotherStore
 from mailserver.live.intake import Clock, EnvelopeRefused
 from mailserver.peers.completions import TooManyRequests
 from mailserver.peers.connected import PeerNotConnected, PeerNotTrusted
@@ -34,6 +35,7 @@ KNOWN_ERRORS: Known = {
     StoreError: ErrorCode.STORE_UNAVAILABLE,
     RangeTooWide: ErrorCode.TOO_MANY,
     TooManyIds: ErrorCode.TOO_MANY,
+    CursorOfAnotherStore: ErrorCode.CURSOR_OF_ANOTHER_STORE,
 }
 
 

@@ -16,7 +16,7 @@ from mailserver.errors import DecodeError
 from mailserver.history.delivery import PAGE_WORK
 from mailserver.history.id_answers import FETCH_WORK
 from mailserver.history.id_lists import IdLists
-from mailserver.history.id_search import Selection
+from mailserver.history.id_search import CursorOfAnotherStore, Selection
 from mailserver.ids.envelopes import content_topic_of, envelope_differences, envelope_muid, message_of
 from mailserver.ids.muid import (
     CHECKSUM_BYTES,
@@ -86,6 +86,8 @@ class IdMethods:
         limit = fields.optional("limit", whole(1, MAX_IDS_OF_PAGE), DEFAULT_PAGE)
         try:
             found = await self._lists.list(selection, limit, _payer(call), lambda work: work < PAGE_WORK)
+        except CursorOfAnotherStore:
+            raise
         except DecodeError as error:
             raise fields.wrong("cursor", str(error)) from error
         return {

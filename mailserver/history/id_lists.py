@@ -12,7 +12,7 @@ from functools import partial
 from itertools import accumulate, islice
 from typing import Generic, TypeVar
 
-from mailserver.history.id_search import ARRIVAL_BYTES, AtOnce, Meter, Piece, Search, Selection
+from mailserver.history.id_search import AtOnce, Meter, Piece, Search, Selection, arrival_cursor
 from mailserver.history.read_ahead import ReadAhead
 from mailserver.ids.envelopes import joined_metas, joined_muids
 from mailserver.ids.muid import Muid, metadata_of
@@ -69,6 +69,7 @@ class IdLists:
             payer: for whom to read, as in `HistorySource.find`.
             goes_on: whether to go on after this much work. If not, the list ends early.
         Raises:
+            CursorOfAnotherStore: the cursor is of the order of arrival of another store.
             DecodeError: the cursor is none of this order.
             StoreError: the store, or the archive, cannot be read.
         """
@@ -94,7 +95,7 @@ class IdLists:
             yield Matches(search, partial(_muids, self.ids.network_topic, selection.metadata), limit, ahead)
 
     async def _as_arrived(self, selection: Selection, limit: int, payer: Payer, goes_on: GoesOn) -> IdList:
-        after, query = selection.after(), Query(*selection.bounds, selection.interest)
+        after, query = selection.after(self.ids.store_id), Query(*selection.bounds, selection.interest)
         metadata, meter = selection.metadata, Meter(payer, goes_on)
         muids: list[Muid] = []
         arrived = ArrivedIds((), after, is_all=query.lower > query.upper)
@@ -105,7 +106,7 @@ class IdLists:
             muids += [name for name in arrived.muids if metadata.has(metadata_of(name))]
             if not meter.goes_on():
                 break
-        return IdList(muids, int(arrived.end).to_bytes(ARRIVAL_BYTES, "big"), arrived.is_all)
+        return IdList(muids, arrival_cursor(self.ids.store_id, arrived.end), arrived.is_all)
 
 
 T = TypeVar("T")

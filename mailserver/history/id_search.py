@@ -1,7 +1,7 @@
 """Looks for what a list of message ids, newest first, is made of: in whatever answers history requests.
 
 A cursor is where a list ended: created(4) || envelope hash(32) of the last one if it was newest first; in the order of
-arrival, 8 bytes.
+arrival, identity of the store(16) || place in it(8).
 """
 
 from dataclasses import dataclass, replace
@@ -15,6 +15,7 @@ from mailserver.store.message_ids import ALL_METADATA, BEFORE_ALL, Arrival, Meta
 from mailserver.waku.bloom import Interest
 from mailserver.wakuid.packets import Order
 
+STORE_ID_BYTES = 16
 ARRIVAL_BYTES = 8
 
 FOUND_BYTES = 4 * 1024 * 1024
@@ -25,6 +26,23 @@ SEARCHED_AT_ONCE = 512
 """How many matches are looked for at once where only some of them are in the range of metadata."""
 
 _MAX_ARRIVAL = (1 << 63) - 1
+
+
+class CursorOfAnotherStore(DecodeError):
+    """A list was to go on behind a place of another store, or of this one before it was put back to an earlier moment:
+    other envelopes have such places here."""
+
+    def __init__(self) -> None:
+        super().__init__("cursor is of another store, or of before this one was restored: begin anew")
+
+
+def arrival_cursor(store_id: str, end: Arrival) -> bytes:
+    """The cursor of a list in the order of arrival.
+
+    Args:
+        store_id: the store's identity, hex digits.
+    """
+    return bytes.fromhex(store_id) + int(end).to_bytes(ARRIVAL_BYTES, "big")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +71,22 @@ class Selection:
         """
         return Cursor.decode(self.cursor) if self.cursor else None
 
-    def after(self) -> Arrival:
+    def after(self, store_id: str) -> Arrival:
         """After which arrival a list in the order of arrival goes on.
 
+        Args:
+            store_id: the store's identity, hex digits.
         Raises:
+            CursorOfAnotherStore: the cursor is of another store.
             DecodeError: the cursor is none of such a list.
         """
         if not self.cursor:
             return BEFORE_ALL
-        place = int.from_bytes(self.cursor, "big")
-        if len(self.cursor) != ARRIVAL_BYTES or place > _MAX_ARRIVAL:
+        store, place = self.cursor[:STORE_ID_BYTES], int.from_bytes(self.cursor[STORE_ID_BYTES:], "big")
+        if len(self.cursor) != STORE_ID_BYTES + ARRIVAL_BYTES or place > _MAX_ARRIVAL:
             raise DecodeError("cursor is not of a list in the order of arrival", got=len(self.cursor))
+        if store != bytes.fromhex(store_id):
+            raise CursorOfAnotherStore
         return Arrival(place)
 
 

@@ -83,6 +83,11 @@ class MergedIds:
         """The pubsub topic to which the ids belong."""
         return self._ids.network_topic
 
+    @property
+    def store_id(self) -> str:
+        """The store's identity."""
+        return self._ids.store_id
+
     async def as_arrived(
         self,
         query: Query,

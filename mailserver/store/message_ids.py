@@ -216,6 +216,10 @@ class MessageIds(Protocol):
     def network_topic(self) -> str:
         """The pubsub topic to which the ids belong."""
 
+    @property
+    def store_id(self) -> str:
+        """The store's identity, hex digits: a place in the order of arrival is of no other."""
+
     async def as_arrived(
         self,
         query: Query,

@@ -9,6 +9,7 @@ import pytest
 from mailserver.api import dispatch, waku_ids
 from mailserver.api.errors import ErrorCode
 from mailserver.api.params import Json
+from mailserver.history.id_search import arrival_cursor
 from mailserver.ids.envelopes import content_topic_of, envelope_muid, message_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, sync_id
 from mailserver.ids.waku_message import WakuMessage
@@ -16,8 +17,9 @@ from mailserver.reconcile.sides import Initiator
 from mailserver.reconcile.storage import MemoryStorage
 from mailserver.store.engine.comparison import StoredComparison
 from mailserver.store.engine.message_ids import StoredMessageIds
-from mailserver.store.message_ids import NotIndexedYet, RangeTooWide, TooManyIds
+from mailserver.store.message_ids import Arrival, NotIndexedYet, RangeTooWide, TooManyIds
 from mailserver.store.sqlite.schema import STORE_FILE
+from mailserver.store.sqlite.store import open_store
 from mailserver.waku.envelope import Envelope
 from tests.api.nodes import CallFailed, RunningNode
 from tests.mailservers import NEWS, SPORT, fill, in_order, make_envelope, make_envelopes, make_large_envelopes
@@ -89,7 +91,8 @@ async def test_filter_that_contradicts_itself_is_refused(running: RunningNode) -
         ({"from": 2, "to": 1}, "filter.from: later than to"),
         ({"metadataPrefix": "0x00", "metadataTo": "0x01"}, "filter.metadataPrefix: give either this"),
         ({"cursor": f"0x{'00' * 8}"}, "filter.cursor: cursor has the wrong length"),
-        ({"cursor": f"0x{'ff' * 8}", "order": "arrival"}, "filter.cursor: cursor is not of a list"),
+        ({"cursor": f"0x{'00' * 8}", "order": "arrival"}, "filter.cursor: cursor is not of a list"),
+        ({"cursor": f"0x{'ff' * 24}", "order": "arrival"}, "filter.cursor: cursor is not of a list"),
         (
             {"networkTopic": ANOTHER_NETWORK},
             f"filter.networkTopic: message ids here belong to {DEFAULT_NETWORK_TOPIC!r}",
@@ -99,6 +102,19 @@ async def test_filter_that_contradicts_itself_is_refused(running: RunningNode) -
         code, message = await failure(running, "waku_messageIds", fields)
         assert code == ErrorCode.INVALID_PARAMS
         assert message.startswith(why)
+
+
+async def test_cursor_of_another_store_has_an_error_of_its_own(running: RunningNode, tmp_path: Path) -> None:
+    await fill(running.store, make_envelopes(3))
+    async with open_store(tmp_path / "other.db") as other:
+        await fill(other, make_envelopes(3))
+        theirs = arrival_cursor(await other.identity(), Arrival(2))
+
+    question = {"cursor": as_hex(theirs), "order": "arrival"}
+    code, message = await failure(running, "waku_messageIds", question)
+
+    assert code == ErrorCode.CURSOR_OF_ANOTHER_STORE
+    assert message == "cursor is of another store, or of before this one was restored: begin anew"
 
 
 # By id

@@ -322,7 +322,9 @@ async def test_requests_beyond_the_limit_are_refused_and_say_when_to_come_back(s
         (replace(ALL, lower=2, upper=1), Rejection.BAD_RANGE),
         (replace(ALL, cursor=b"short"), Rejection.BAD_CURSOR),
         (replace(ALL, order=Order.AS_ARRIVED, cursor=b"short"), Rejection.BAD_CURSOR),
-        (replace(ALL, order=Order.AS_ARRIVED, cursor=b"\xff" * 8), Rejection.BAD_CURSOR),
+        (replace(ALL, order=Order.AS_ARRIVED, cursor=bytes(8)), Rejection.BAD_CURSOR),
+        (replace(ALL, order=Order.AS_ARRIVED, cursor=b"\xff" * 24), Rejection.BAD_CURSOR),
+        (replace(ALL, order=Order.AS_ARRIVED, cursor=bytes(24)), Rejection.BAD_CURSOR),  # of another store
         (replace(ALL, low=b"l" * 33), Rejection.MALFORMED),
     ],
 )

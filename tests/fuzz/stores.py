@@ -100,5 +100,6 @@ def store_in_memory(image: bytes) -> Iterator[SqliteStore]:
         connection.deserialize(image)
         failures, reader = StoreFailures(Path(STORE_FILE)), cast(Any, _Reader(connection))
         index = IndexState(DEFAULT_NETWORK_TOPIC, _nothing, _nothing)
-        message_ids = SqliteMessageIds(cast(Any, _Snapshots(connection)), index, reader)
+        ((identity,),) = connection.execute("SELECT id FROM identity")
+        message_ids = SqliteMessageIds(identity, cast(Any, _Snapshots(connection)), index, reader)
         yield SqliteStore(Path(STORE_FILE), cast(Any, _Writer()), reader, message_ids, failures, removed=(0, -1))

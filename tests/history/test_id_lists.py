@@ -1,6 +1,7 @@
 """mailserver.history.id_lists: what a query about message ids finds, newest first, in a store and in an archive."""
 
 import contextlib
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,15 @@ import pytest
 from mailserver.errors import DecodeError
 from mailserver.history import id_lists, id_search
 from mailserver.history.id_lists import IdLists, matching_envelopes
-from mailserver.history.id_search import AtOnce, Selection
+from mailserver.history.id_search import AtOnce, CursorOfAnotherStore, Selection
 from mailserver.ids.envelopes import NS, envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, metadata_of
 from mailserver.store.engine import message_ids
 from mailserver.store.interface import OURSELVES, GoesOn, NewEnvelope, Page, Payer, Query, always
 from mailserver.store.message_ids import MetadataRange
 from mailserver.store.retention import END_OF_TIME, Surplus
+from mailserver.store.sqlite.identity import Known
+from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, decode_envelope
@@ -325,9 +328,26 @@ async def test_arrived_ids_whose_metadata_is_elsewhere_are_left_out_and_walked_p
 
 
 @pytest.mark.parametrize("order", Order)
-@pytest.mark.parametrize("cursor", [b"short", b"\xff" * 8, bytes(37)])
+@pytest.mark.parametrize("cursor", [b"short", bytes(8), bytes(23), b"\xff" * 24, bytes(25), bytes(37)])
 async def test_cursor_that_is_none_is_refused(store: SqliteStore, order: Order, cursor: bytes) -> None:
     lists = lists_of(store)
 
     with pytest.raises(DecodeError, match="cursor"):
         await lists.list(replace(EVERYTHING, order=order, cursor=cursor), 1, OURSELVES)
+
+
+async def test_cursor_by_arrival_leads_nowhere_in_a_store_that_was_put_back(tmp_path: Path) -> None:
+    envelopes, path = some_envelopes(20), tmp_path / STORE_FILE
+    async with open_store(path) as store:
+        await fill(store, envelopes[:10])
+    shutil.copy(path, tmp_path / "copy.db")
+    async with open_store(path) as store:
+        await fill(store, envelopes[10:15])
+        known = Known(await store.identity(), store.newest_seen)
+        before = await lists_of(store).list(replace(EVERYTHING, order=Order.AS_ARRIVED), 15, OURSELVES)
+    (tmp_path / "copy.db").replace(path)
+
+    async with open_store(path, known=known) as store:
+        await fill(store, envelopes[15:])  # in the places of those that are gone
+        with pytest.raises(CursorOfAnotherStore):
+            await lists_of(store).list(replace(EVERYTHING, order=Order.AS_ARRIVED, cursor=before.cursor), 15, OURSELVES)

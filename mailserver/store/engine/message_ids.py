@@ -81,6 +81,8 @@ class _Meter:
 class StoredMessageIds(ABC):
     """A `store.message_ids.MessageIds`, which says what each method does and raises. Each engine has its `access`."""
 
+    store_id: str
+    """The store's identity, hex digits: a place in the order of arrival is of no other."""
     snapshots: Snapshots
     index: IndexState
 

@@ -329,7 +329,7 @@ async def open_store(
         indexing = Indexing(index, failures, network_topic)
         writer = PostgresWriter(writing, failures, presence, others, indexing.on_stored)
         state = IndexState(network_topic, indexing.moves, indexing.give_up)
-        message_ids = PostgresMessageIds(snapshots, state, readers)
+        message_ids = PostgresMessageIds(identity, snapshots, state, readers)
         writes = asyncio.create_task(writer.run(), name="store writer")
         indexes = asyncio.create_task(indexing.run(), name="store indexing")
         try:

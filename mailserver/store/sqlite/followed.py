@@ -225,9 +225,10 @@ async def open_followed(path: Path, network_topic: str, writer: WriterElsewhere)
         open_readers(path, READERS, failures) as readers,
         open_snapshots(path, SNAPSHOTS, failures) as snapshots,
     ):
+        ((identity,),) = await readers.run("SELECT id FROM identity", ())
         removed = _Removed(readers)
         await removed.look()
         state = IndexState(network_topic, writer.index_moves, writer.index_anew)
-        message_ids = _MessageIds(snapshots, state, readers, removed)
+        message_ids = _MessageIds(str(identity), snapshots, state, readers, removed)
         writer.watch(lost=lambda cause: failures.failed_to_store(0, cause), found=failures.stored)
         yield FollowedStore(path, presence, writer, readers, snapshots, message_ids, removed, failures)

@@ -33,8 +33,9 @@ NOTHING_KNOWN = Known("", 0)
 
 
 class Identified(NamedTuple):
-    """A store that has an identity: the newest number of a row, and whether it went back to an earlier moment."""
+    """A store that has an identity, the newest number of a row, and whether it went back to an earlier moment."""
 
+    identity: str
     newest: int
     went_back: bool
 
@@ -54,10 +55,10 @@ def identify(connection: sqlite3.Connection, path: Path, known: Known = NOTHING_
     try:
         newest = newest_seq(connection)
         went_back = _forget(connection, path, newest, known)
-        _identify(connection, path, newest)
+        identity = _identify(connection, path, newest)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"cannot prepare the store {path}: {explain(error, path)}") from error
-    return Identified(newest, went_back)
+    return Identified(identity, newest, went_back)
 
 
 def _forget(connection: sqlite3.Connection, path: Path, newest: int, known: Known) -> bool:
@@ -87,10 +88,10 @@ def _archived_until(path: Path, identity: str) -> tuple[int, bool]:
     return max(archived.went_back_from, *archived.days.values()), archived.went_back_from > 0
 
 
-def _identify(connection: sqlite3.Connection, path: Path, newest: int) -> None:
-    """Give a store that has no identity a new one, each time that it is restored."""
-    if connection.execute("SELECT 1 FROM identity").fetchone():
-        return
+def _identify(connection: sqlite3.Connection, path: Path, newest: int) -> str:
+    """Give a store that has no identity a new one, each time that it is restored; return its identity."""
+    if row := connection.execute("SELECT id FROM identity").fetchone():
+        return str(row[0])
     identity = secrets.token_hex(IDENTITY_BYTES)
     try:
         adopt_archived(path, identity, newest)
@@ -101,3 +102,4 @@ def _identify(connection: sqlite3.Connection, path: Path, newest: int) -> None:
         # What was received after that moment may be in the archive, and is not here.
         connection.execute(f"UPDATE removed SET until = max(until, {MISSED_UNTIL})")
     log.info("store restored from a backup identity=%s", identity)
+    return identity

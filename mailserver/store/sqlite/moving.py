@@ -148,4 +148,5 @@ async def _open_ids(path: Path, network_topic: str) -> AsyncIterator[SqliteMessa
         open_readers(path, 1, failures) as readers,
     ):
         state = IndexState(network_topic, look_again, cannot, INDEX_LONGER_S)
-        yield SqliteMessageIds(snapshots, state, readers)
+        ((identity,),) = await readers.run("SELECT id FROM identity", ())
+        yield SqliteMessageIds(str(identity), snapshots, state, readers)

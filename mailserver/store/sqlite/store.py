@@ -183,7 +183,7 @@ async def open_store(
                     writer.index_moves,
                     lambda goal: writer.between_commits(partial(give_up, until_seq=goal)),
                 )
-                message_ids = SqliteMessageIds(snapshots, state, readers)
+                message_ids = SqliteMessageIds(found.identity, snapshots, state, readers)
                 yield SqliteStore(path, writer, readers, message_ids, failures, removed=removed)
             finally:
                 writer.close()
