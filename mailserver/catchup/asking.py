@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import Callable
 
 from mailserver.catchup.pace import Pace
@@ -15,6 +16,7 @@ from mailserver.mail.request import Cursor
 
 log = logging.getLogger(__name__)
 
+_COME_BACK = re.compile(r"come back in (\d{1,9}) s\b")
 _RATE_LIMIT = "rate limit exceeded"  # the words of the deployed server, which names no time
 
 
@@ -104,3 +106,9 @@ class Asking:
 def is_for_the_rate(error: RequestFailed) -> bool:
     """Whether the deployed server refuses a request because it came too soon after the last one."""
     return _RATE_LIMIT in error.failure.message
+
+
+def come_back_s(error: RequestFailed) -> float | None:
+    """In how many seconds a source wants to be asked again; None if it does not say."""
+    again = _COME_BACK.search(error.failure.message)
+    return None if again is None else float(again[1])

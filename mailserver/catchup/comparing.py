@@ -8,15 +8,14 @@ not speak `wakuid`.
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import math
 import random
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mailserver.catchup.page_rules import PAGE_TIMEOUT_S, Judge, Lie, PageBuffer, SourceLies, asked_interest
+from mailserver.catchup.page_rules import PAGE_TIMEOUT_S, Judge, Lie, PageBuffer, SourceLies, Wrong, asked_interest
 from mailserver.catchup.ranges import Range
 from mailserver.catchup.taking import Taking
 from mailserver.client.id_client import IdClient, QuestionRefused, WrongAnswer
@@ -59,12 +58,17 @@ UNABLE_S = 3600.0
 with: a Go mailserver, one of another network topic, or one that did not answer."""
 
 MAX_ROUNDS = 2000
-"""How many messages the comparison of a range may take, all its parts together. With 4,000 ids in each, that many find
-8 million envelopes."""
+"""How many messages the comparison of a range may take, all its parts together, before it has brought as many
+envelopes that were missing here. Then as many more may follow: each may name 4,000 ids."""
 
 MAX_REFUSED = 10_000
 """How many ids are remembered whose envelopes we have refused, so that they are not fetched each time; 100 bytes
 each."""
+
+UNDELIVERED_S = 3600.0
+MAX_UNDELIVERED = 10_000
+"""For how long an id is not asked for again that a source has named, but not given: its envelope may be unreadable
+there, or was deleted just then, or there is none. And how many of them are remembered; 100 bytes each."""
 
 MIN_FETCHED_IDS = 7
 """The fewest ids to fetch at once: so many of the longest envelopes fit into the memory for a page."""
@@ -105,6 +109,7 @@ class Comparing:
         self._taking = taking
         self._clock = clock
         self._refused: OrderedDict[bytes, None] = OrderedDict()
+        self._undelivered: OrderedDict[bytes, float] = OrderedDict()  # since when, by the loop's clock; in this order
         self._refused_by: Requirements | None = None
         self._at_once = MAX_FETCHED_IDS
         self._unable_until = -math.inf  # by the loop's clock
@@ -115,12 +120,22 @@ class Comparing:
         """Whether the source can be compared with, as far as is known."""
         return asyncio.get_running_loop().time() >= self._unable_until
 
-    async def compare(self, client: MailClient, key: bytes, wanted: Sequence[Range], *, min_pow: float) -> list[Range]:
-        """Fetch what we lack of some ranges; return of which ranges we now have all that the source has and we accept.
+    async def compare(
+        self,
+        client: MailClient,
+        key: bytes,
+        wanted: Sequence[Range],
+        *,
+        min_pow: float,
+        on_compared: Callable[[Range], None],
+    ) -> None:
+        """Fetch what we lack of some ranges.
 
         Args:
             key: of the source's password.
             min_pow: the proof of work that asking takes.
+            on_compared: called with each part of which we now have all that the source has and we accept; of a range,
+                the newest first.
         Raises:
             SourceLies: the source does not come to an end, gives what was not asked for, or too much that is wrong.
             FetchTooLong: too many bytes came at once, or for too long.
@@ -129,11 +144,10 @@ class Comparing:
             StoreError: an envelope is not on disk, or the store cannot be read.
         """
         if not self.may_be_able:
-            return []
+            return
         if WAKUID not in client.capabilities:
             self._put_off()
-            return []
-        compared: list[Range] = []
+            return
         try:
             ids = IdClient(client)
             terms = await ids.open(key, min_pow=min_pow)
@@ -145,8 +159,7 @@ class Comparing:
                 if part is not None:
                     judge = self._taking.judge()
                     self._forget_refused_by_others(judge.requirements)
-                    await self._compare_all(_Session(ids, client.settings, judge), part)
-                    compared.append(part)
+                    await self._compare_all(_Session(ids, client.settings, judge), part, on_compared)
         except _CannotCompare as error:
             log.info("source is asked page by page source=%s cause=%r", self._source, str(error))
         except NoAnswer:  # pages may be answered all the same
@@ -156,7 +169,6 @@ class Comparing:
             raise SourceLies(Lie.WRONG_ENVELOPES) from error
         except DecodeError as error:
             raise SourceLies(Lie.NO_COMPARISON) from error
-        return compared
 
     def _put_off(self) -> None:
         self._unable_until = asyncio.get_running_loop().time() + UNABLE_S
@@ -167,13 +179,14 @@ class Comparing:
         upper = min(whole.upper, min(terms.now, int(self._clock())) - UNSETTLED_S)
         return Range(lower, upper) if lower <= upper else None
 
-    async def _compare_all(self, session: "_Session", whole: Range) -> None:
+    async def _compare_all(self, session: "_Session", whole: Range, on_compared: Callable[[Range], None]) -> None:
         """Compare a range, in parts if there is too much in it for one comparison."""
-        parts, rounds = [whole], itertools.count(1)
+        parts, rounds = [whole], _Rounds(self._taking)
         while parts:
             part = parts.pop()
             try:
                 await self._compare(session, part, rounds)
+                on_compared(part)
             except (TooManyIds, RangeTooWide) as error:
                 if part.lower == part.upper:
                     raise _CannotCompare(str(error)) from error
@@ -182,11 +195,9 @@ class Comparing:
             except (NotIndexedYet, StoreBusy) as error:
                 raise _CannotCompare(str(error)) from error
 
-    async def _compare(self, session: "_Session", part: Range, rounds: Iterator[int]) -> None:
+    async def _compare(self, session: "_Session", part: Range, rounds: "_Rounds") -> None:
         """Compare a range, message by message. What a message has shown to be missing is fetched before the next.
 
-        Args:
-            rounds: the numbers of its messages.
         Raises:
             TooManyIds, RangeTooWide: for either side.
         """
@@ -197,17 +208,17 @@ class Comparing:
         comparison = self._store.message_ids.comparison(scope, frame_bytes=frame_bytes)
         message: bytes | None = await comparison.begin()
         while message is not None:
-            if next(rounds) > MAX_ROUNDS:
-                raise SourceLies(Lie.ENDLESS_COMPARISON)
+            rounds.begin_one()
             answer = await session.reconcile(scope, message)
             self.rounds += 1
             message, needed = await _received(comparison, answer)
             await self._fetch(session, part, needed)
 
     async def _fetch(self, session: "_Session", part: Range, needed: Sequence[Needed]) -> None:
-        """Fetch and take the envelopes with these ids, but for those that we have refused before."""
-        for groups in _cut(self._unrefused(part, needed), self._at_once):
+        """Fetch and take the envelopes with these ids, but for those that were refused or not given before."""
+        for groups in _cut(self._wanted(part, needed), self._at_once):
             envelopes = await self._fetched(session, groups)
+            self._note_undelivered(groups, envelopes)
             judged = await self._taking.take(
                 envelopes, session.judge, part, announced_pow=session.settings.pow_requirement
             )
@@ -235,12 +246,27 @@ class Comparing:
         self._at_once = max(self._at_once // _FETCH_DIVISOR, MIN_FETCHED_IDS)
         raise FetchTooLong
 
-    def _unrefused(self, part: Range, needed: Sequence[Needed]) -> Iterator[Items]:
+    def _wanted(self, part: Range, needed: Sequence[Needed]) -> Iterator[Items]:
+        long_ago = asyncio.get_running_loop().time() - UNDELIVERED_S
+        while self._undelivered and next(iter(self._undelivered.values())) <= long_ago:
+            self._undelivered.popitem(last=False)
         for each in needed:
-            ids = [item_id for item_id in each.ids if item_id not in self._refused]
+            ids = [each_id for each_id in each.ids if each_id not in self._refused and each_id not in self._undelivered]
             lower, upper = max(each.lower, part.lower), min(each.upper, part.upper)
             if ids and lower <= upper:
                 yield Items(lower, upper, ids)
+
+    def _note_undelivered(self, groups: Sequence[Items], envelopes: Sequence[Envelope]) -> None:
+        """Remember which of these ids the source has named, and no envelopes come for them."""
+        given = {sync_id(envelope_muid(self._network_topic, envelope)) for envelope in envelopes}
+        missing = [item_id for group in groups for item_id in group.ids if item_id not in given]
+        if not missing:
+            return
+        self._taking.wrong[Wrong.NOT_GIVEN] += len(missing)
+        log.info("source names messages that it does not give source=%s count=%d", self._source, len(missing))
+        self._undelivered.update(dict.fromkeys(missing, asyncio.get_running_loop().time()))
+        while len(self._undelivered) > MAX_UNDELIVERED:
+            self._undelivered.popitem(last=False)
 
     def _forget_refused_by_others(self, requirements: Requirements) -> None:
         """Forget what other requirements than those in force have refused."""
@@ -252,6 +278,27 @@ class Comparing:
         self._refused[item_id] = None
         if len(self._refused) > MAX_REFUSED:
             self._refused.popitem(last=False)
+
+
+class _Rounds:
+    """How many messages a comparison may take: there is no end to it as long as it brings something."""
+
+    def __init__(self, taking: Taking) -> None:
+        self._taking = taking
+        self._stored = taking.stored
+        self._left = MAX_ROUNDS
+
+    def begin_one(self) -> None:
+        """A message is to be sent.
+
+        Raises:
+            SourceLies: there have been too many for what they have brought.
+        """
+        if not self._left:
+            if self._taking.stored < self._stored + MAX_ROUNDS:
+                raise SourceLies(Lie.ENDLESS_COMPARISON)
+            self._stored, self._left = self._taking.stored, MAX_ROUNDS
+        self._left -= 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ class Wrong(Enum):
     OVERSIZE = "too long"
     LOW_POW = "proof of work too low"
     UNWANTED_TOPIC = "topic not asked for"
+    NOT_GIVEN = "named by its id, but not given"
 
 
 UNASKED = frozenset({Wrong.OUT_OF_RANGE, Wrong.UNWANTED_TOPIC})

@@ -4,10 +4,9 @@ import asyncio
 import contextlib
 import logging
 import math
-import re
 from collections.abc import Callable
 
-from mailserver.catchup.asking import Asking, Unanswered, is_for_the_rate
+from mailserver.catchup.asking import Asking, Unanswered, come_back_s, is_for_the_rate
 from mailserver.catchup.comparing import Comparing, FetchTooLong
 from mailserver.catchup.ledger import Account
 from mailserver.catchup.page_rules import Lie, Page, PageTooLong, SourceLies, Walk
@@ -46,8 +45,6 @@ ASIDE_S = 300.0
 
 MAX_PROBLEM_CHARS = 200
 """How much of the text of a source goes into the log."""
-
-_COME_BACK = re.compile(r"come back in (\d{1,9}) s\b")
 
 
 class Source:
@@ -110,7 +107,7 @@ class Source:
         """Compare what we have of a range with what the source has, soon, if it can. If it cannot, nothing is owed."""
         is_idle = self._state is State.DONE or (self._state is State.WAITING and self.account.is_only_aside)
         if not self.is_dismissed and is_idle and self._comparing.may_be_able:
-            self._to_compare = part
+            self._to_compare = self._to_compare or part  # what was not compared the last time comes first
             self._woken.set()
 
     def dismiss(self) -> None:
@@ -162,7 +159,6 @@ class Source:
             if not self.account.pending and not (is_visited and self._state is State.SET_ASIDE):
                 self._state = State.DONE
                 self._taking.forgive()
-            self._to_compare = None
             self._give_up_if_dismissed()
             if self._state in (State.DONE, State.GIVEN_UP):
                 self._settled.set()
@@ -244,11 +240,16 @@ class Source:
             self._settings.password_key,
             request_pow(client.settings.pow_requirement, self._settings.request_pow),
         )
-        for done in await self._comparing.compare(client, key, wanted, min_pow=min_pow):
-            self._walk = None
-            self._retry.on_window_done()
-            self.account.give(done)
-            self._on_change()
+        await self._comparing.compare(client, key, wanted, min_pow=min_pow, on_compared=self._on_compared)
+        self._to_compare = None
+
+    def _on_compared(self, done: Range) -> None:
+        self._walk = None
+        self._retry.on_window_done()
+        self.account.give(done)
+        if self._to_compare is not None and self._to_compare.lower < done.lower <= self._to_compare.upper:
+            self._to_compare = Range(self._to_compare.lower, done.lower - 1)
+        self._on_change()
 
     def _next_walk(self) -> Walk | None:
         takes_aside = self._aside_at <= asyncio.get_running_loop().time()
@@ -328,9 +329,9 @@ class Source:
         return pause_s
 
     def _on_refusal(self, error: RequestFailed) -> float:
-        again = _COME_BACK.search(error.failure.message)
-        if again is not None:
-            return self._send_away(str(error), float(again[1]))
+        again_s = come_back_s(error)
+        if again_s is not None:
+            return self._send_away(str(error), again_s)
         window = self.account.window()
         assert self._walk is not None
         assert window is not None
@@ -372,6 +373,7 @@ class Source:
         log.warning("catch-up leaves a source alone source=%s reason=%r wrong=%s", self, lie.value, self._wrong_text())
         self._begin_again()  # wherever its cursors have led us
         self._taking.forgive()
+        self._to_compare = None
         self._problem = lie.value
         self._state = State.GIVEN_UP if self._settings.give_up_after else State.SET_ASIDE
         return SET_ASIDE_S + backoff_s(0)

@@ -472,6 +472,89 @@ async def test_ids_that_nobody_has_cost_no_more_than_a_question(
     assert (progress.fetched, source.asked("fetch_items")) == (0, 1)
 
 
+@pytest.mark.parametrize(("for_s", "most", "is_again"), [(3600.0, 3, False), (0.0, 3, True), (3600.0, 2, True)])
+async def test_ids_that_were_named_and_not_given_are_counted_and_not_asked_for_again_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, for_s: float, most: int, is_again: bool
+) -> None:
+    monkeypatch.setattr(comparing_module, "COMPARE_INTERVAL_S", 0.02)
+    monkeypatch.setattr(comparing_module, "UNDELIVERED_S", for_s)
+    monkeypatch.setattr(comparing_module, "MAX_UNDELIVERED", most)
+
+    async def naming(*_: object) -> bytes:
+        return b"\x61\x00\x00\x02\x03" + b"".join(bytes([number]) * 32 for number in (1, 2, 3))
+
+    monkeypatch.setattr(StoredComparison, "respond", naming)
+    async with (
+        own(tmp_path / "source.db", []) as source,
+        catching_up(tmp_path, source.enode, wanted=None) as catchup,
+    ):
+        await catchup.add_missed(30.0)
+        await until(lambda: source.asked("reconcile") >= 6)
+        (progress,) = catchup.snapshot()
+        fetches = source.asked("fetch_items")
+
+    assert fetches > 1 if is_again else fetches == 1
+    assert progress.wrong[Wrong.NOT_GIVEN] >= 3
+    assert progress.state is not State.SET_ASIDE
+
+
+async def test_comparison_may_take_any_number_of_messages_that_bring_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparing_module, "MAX_ROUNDS", 12)
+    monkeypatch.setattr(engine, "MAX_IDS_OF_TOPICS", 20)
+    settings = settings_for(interest=Interest(topics=frozenset({NEWS})))
+    async with (
+        own(tmp_path / "source.db", SETTLED) as source,
+        catching_up(tmp_path, source.enode, settings=settings) as catchup,
+    ):
+        (progress,) = await settled(catchup)
+        rounds = source.asked("reconcile")
+
+    assert_stored(tmp_path, SETTLED)
+    assert progress.state is State.DONE
+    assert rounds > 12
+
+
+async def test_comparison_that_is_interrupted_goes_on_with_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in more parts than a source compares before it sends us away."""
+    monkeypatch.setattr(comparing_module, "COMPARE_INTERVAL_S", 0.02)
+    monkeypatch.setattr(source_module, "MAX_COME_BACK_S", 0.0)
+    monkeypatch.setattr(engine, "MAX_IDS_OF_TOPICS", 20)
+    respond, asked = StoredComparison.respond, list[Scope]()
+
+    async def respond_a_few_times(comparison: StoredComparison, message: bytes) -> bytes:
+        asked.append(comparison.scope)
+        if len(asked) % 8 == 0:
+            raise RequestRejected(Rejection.RATE_LIMITED, retry_after_s=0)
+        return await respond(comparison, message)
+
+    def whole_was_compared() -> bool:
+        return any(scope.lower <= SETTLED[-1].created for scope in asked)
+
+    monkeypatch.setattr(StoredComparison, "respond", respond_a_few_times)
+    async with (
+        own(tmp_path / "source.db", SETTLED) as source,
+        catching_up(
+            tmp_path,
+            source.enode,
+            settings=settings_for(interest=Interest(topics=frozenset({NEWS}))),
+            held=SETTLED,
+            wanted=None,
+        ) as catchup,
+    ):
+        await catchup.add_missed(30.0)
+        await settled(catchup)
+        first = len(asked)
+        for _ in range(2):  # and so do those that come every few minutes
+            asked.clear()
+            await until(whole_was_compared)
+
+    assert first > 8
+
+
 async def test_store_that_is_not_ready_leaves_it_to_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def not_yet(*_: object) -> bytes:
         raise message_ids.NotIndexedYet(5)
