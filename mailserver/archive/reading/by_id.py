@@ -26,7 +26,7 @@ from mailserver.errors import DecodeError
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import NoId, sync_id
 from mailserver.reconcile.sides import Needed
-from mailserver.store.interface import GoesOn, Query, always
+from mailserver.store.interface import GoesOn, Query
 from mailserver.store.message_ids import RangeTooWide
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import decode_envelope
@@ -39,26 +39,31 @@ IDS_AT_ONCE = 256
 
 
 async def find_items(
-    reader: PaidReader, periods: Sequence[Period], network_topic: str, groups: Sequence[Needed], goes_on: GoesOn
-) -> dict[bytes, Match]:
+    reader: PaidReader,
+    periods: Sequence[Period],
+    network_topic: str,
+    groups: Sequence[Needed],
+    goes_on: GoesOn,
+    found: dict[bytes, Match],
+) -> None:
     """Find the envelopes that have some ids.
 
     Args:
         periods: the archive's periods.
         groups: as for `store.message_ids.MessageIds.find_items`.
         goes_on: asked with the work done so far.
+        found: what was found before; what is found is added to it, also if a period turns out to be replaced.
     Raises:
         RangeTooWide: it did not go on.
+        FileGone: a period was replaced.
         ArchiveError: the archive cannot be read.
     """
-    found: dict[bytes, Match] = {}
     for look in _looks(groups):
         wanted = look.wanted - found.keys()
         for period in periods:
             part = look.within(*period.created)
             if wanted and part is not None:
-                found |= await _walk(reader, period, network_topic, part, wanted, goes_on)
-    return found
+                await _walk(reader, period, network_topic, part, wanted, goes_on, found)
 
 
 class _Look(NamedTuple):
@@ -100,13 +105,10 @@ class ItemsOfTime:
     items: dict[bytes, Match]
 
 
-async def newest_items(
-    reader: PaidReader, periods: Sequence[Period], network_topic: str, times: Sequence[Span], most: int
-) -> ItemsOfTime:
+async def newest_items(reader: PaidReader, network_topic: str, times: Sequence[Span], most: int) -> ItemsOfTime:
     """Make the ids of the newest envelopes of some times, of whole seconds.
 
     Args:
-        periods: the archive's periods.
         times: one or more, in order. Each row group is read once for all of them; those of several take memory for each
             of their seconds.
         most: about how many envelopes at most; all of one second come together.
@@ -116,7 +118,7 @@ async def newest_items(
     lower, upper = times[0][0], times[-1][1]
     seconds = None if len(times) == 1 else np.concatenate([np.arange(first, last + 1) for first, last in times])
     query = Query(lower, upper, FULL_INTEREST)
-    matches = (await search(reader, periods, query, most, above=None, goes_on=always, seconds=seconds)).matches
+    matches = (await search(reader, reader.periods, query, most, seconds=seconds)).matches
     if len(matches) == most:
         lower = matches[-1].created  # the first second that may not be whole
         if matches[0].created > lower:
@@ -124,7 +126,7 @@ async def newest_items(
             matches = [match for match in matches if match.created >= lower]
         else:
             query = Query(lower, lower, FULL_INTEREST)
-            matches = (await search(reader, periods, query, ANY_NUMBER, above=None, goes_on=always)).matches
+            matches = (await search(reader, reader.periods, query, ANY_NUMBER)).matches
     matches.sort(key=_where)  # so that each row group is read once
     items: dict[bytes, Match] = {}
     for some in windows(matches):
@@ -134,13 +136,22 @@ async def newest_items(
 
 
 async def _walk(
-    reader: PaidReader, period: Period, network_topic: str, look: _Look, wanted: set[bytes], goes_on: GoesOn
-) -> dict[bytes, Match]:
-    """Make the ids of what a period has of a time, newest first; take those that are found out of `wanted`."""
-    found: dict[bytes, Match] = {}
+    reader: PaidReader,
+    period: Period,
+    network_topic: str,
+    look: _Look,
+    wanted: set[bytes],
+    goes_on: GoesOn,
+    found: dict[bytes, Match],
+) -> None:
+    """Make the ids of what a period has of a time, newest first; take those that are `found` out of `wanted`."""
+
+    async def only_this() -> Sequence[Period]:
+        return [period]
+
     query = Query(look.lower, look.upper, FULL_INTEREST)
     while wanted:
-        page = await search(reader, [period], query, MATCHES_AT_ONCE, above=None, goes_on=goes_on, seconds=look.seconds)
+        page = await search(reader, only_this, query, MATCHES_AT_ONCE, goes_on=goes_on, seconds=look.seconds)
         for some in windows(page.matches):
             if not goes_on(reader.work):
                 raise RangeTooWide
@@ -149,13 +160,12 @@ async def _walk(
                     wanted.discard(item)
                     found[item] = match
             if not wanted:
-                return found
+                return
         if page.reached is not None:
             raise RangeTooWide
         if len(page.matches) < MATCHES_AT_ONCE:
-            break
+            return
         query = replace(query, below=page.matches[-1].place)
-    return found
 
 
 async def _items(reader: PaidReader, network_topic: str, some: Sequence[Match]) -> list[bytes | None]:

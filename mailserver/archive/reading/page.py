@@ -8,6 +8,7 @@ from mailserver.archive.reading.paid import SharedArchive
 from mailserver.archive.reading.reader import PaidReader
 from mailserver.archive.reading.row_groups import FileGone, RowGroup
 from mailserver.archive.reading.scan import Match, Matches
+from mailserver.archive.reading.search import ATTEMPTS
 from mailserver.errors import StoreError
 from mailserver.store.interface import Raws
 
@@ -93,13 +94,17 @@ class ArchivePage:
                 break
             some.append(match)
             total += match.size
-        try:
-            raws = await self._raws(some)
-        except FileGone:  # its period was replaced, and its files have no second names
+        attempts = ATTEMPTS
+        while True:
+            try:
+                return _Window(self._at, await self._raws(some))
+            except FileGone:  # its period was replaced, and its files have no second names
+                attempts -= 1
+                if not attempts:
+                    raise
             rest = [self._found[at] for at in range(self._at, len(self._found))]
             self._found, self._at = Matches.of(await self._again(rest)), 0
-            raws = await self._raws([self._found[at] for at in range(len(some))])
-        return _Window(self._at, raws)
+            some = [self._found[at] for at in range(len(some))]
 
     async def _raws(self, some: Sequence[Match]) -> list[bytes]:
         of_groups: dict[RowGroup, list[Match]] = {}

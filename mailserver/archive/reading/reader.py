@@ -9,6 +9,7 @@ from itertools import chain, groupby
 
 import pyarrow.parquet as pq
 
+from mailserver.archive.errors import ArchiveError
 from mailserver.archive.index.columns import Numbers32
 from mailserver.archive.index.reader import PeriodIndex
 from mailserver.archive.reading.catalog import Period, PeriodFiles, PlacedFile
@@ -69,12 +70,24 @@ class PaidReader(PaidReads):
         super().__init__(archive, payer)
         self._order: TopicOrder | None = None
 
-    async def row_groups(self, periods: Sequence[Period], wanted: Wanted) -> Sequence[Candidate]:
-        """Return the row groups of some periods that may have wanted envelopes."""
-        found = await self.several([partial(self._row_groups, period, wanted) for period in periods])
-        return [*chain.from_iterable(found)]
+    async def row_groups(self, periods: Sequence[Period], wanted: Wanted) -> list[Sequence[Candidate] | ArchiveError]:
+        """Return the row groups of each of some periods that may have wanted envelopes, or why it cannot be read."""
 
-    async def _row_groups(self, period: Period, wanted: Wanted) -> Sequence[Candidate]:
+        async def found_in(period: Period) -> Sequence[Candidate] | ArchiveError:
+            try:
+                return await self.row_groups_of(period, wanted)
+            except ArchiveError as error:
+                return error
+
+        return await self.several([partial(found_in, period) for period in periods])
+
+    async def row_groups_of(self, period: Period, wanted: Wanted) -> Sequence[Candidate]:
+        """Return the row groups of a period that may have wanted envelopes.
+
+        Raises:
+            FileGone: the period was replaced.
+            ArchiveError: it cannot be read.
+        """
         of_period = await self._files(period)
         files = self._that_may_have(of_period.files, wanted)
         if of_period.index is not None:

@@ -5,6 +5,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Container, Sequence
 from typing import TypeVar
 
+import numpy as np
+
 from mailserver.archive.errors import ArchiveError, ArchiveFault
 from mailserver.archive.files import ReadableFiles
 from mailserver.archive.reading.by_id import ItemsOfTime, find_items, newest_items
@@ -17,7 +19,7 @@ from mailserver.archive.reading.reader import PaidReader
 from mailserver.archive.reading.reads import ArchiveReads
 from mailserver.archive.reading.row_groups import FileGone
 from mailserver.archive.reading.scan import Match
-from mailserver.archive.reading.search import ANY_NUMBER, ArchiveFound, search
+from mailserver.archive.reading.search import ANY_NUMBER, ATTEMPTS, MAX_CHANGES, ArchiveFound, search
 from mailserver.archive.reading.walk import ArchivedEnvelope, Walked, envelopes_of_period, envelopes_of_seconds
 from mailserver.errors import StoreError
 from mailserver.metrics.archive import ArchiveMetrics
@@ -30,9 +32,6 @@ log = logging.getLogger(__name__)
 
 REMEMBERED_S = 300.0
 """A fault is a warning for so long after the last request that met it. Only a request shows whether it is still so."""
-
-ATTEMPTS = 3
-"""How often a search begins again because a period was replaced. A run replaces one period after the other."""
 
 T = TypeVar("T")
 
@@ -108,10 +107,12 @@ class ArchiveSource:
             StoreError: the archive cannot be read.
         """
         reader = PaidReader(self._archive, payer)
+        found: dict[bytes, Match] = {}
         try:
-            return await self._on_periods(
-                reader, lambda periods: find_items(reader, periods, network_topic, groups, goes_on)
+            await self._on_periods(
+                reader, lambda periods: find_items(reader, periods, network_topic, groups, goes_on, found)
             )
+            return found
         except ArchiveError as error:
             raise self._failed(error) from error
 
@@ -137,9 +138,7 @@ class ArchiveSource:
         """
         reader = PaidReader(self._archive, OURSELVES)
         try:
-            return await self._on_periods(
-                reader, lambda periods: newest_items(reader, periods, network_topic, times, most)
-            )
+            return await newest_items(reader, network_topic, times, most)
         except ArchiveError as error:
             raise self._failed(error) from error
 
@@ -173,24 +172,15 @@ class ArchiveSource:
     async def of_seconds(
         self, topics: Collection[Topic], seconds: Collection[int], *, known: Container[EnvelopeHash], payer: Payer
     ) -> AsyncIterator[list[ArchivedEnvelope]]:
-        """Read envelopes of some topics and seconds: see `walk.envelopes_of_seconds`. They come once more if a period
-        is replaced meanwhile.
+        """Read envelopes of some topics and seconds: see `walk.envelopes_of_seconds`.
 
         Raises:
             StoreError: the archive cannot be read.
         """
         reader = PaidReader(self._archive, payer)
-        attempts = ATTEMPTS
         try:
-            while True:
-                try:
-                    async for part in envelopes_of_seconds(reader, await reader.periods(), topics, seconds, known):
-                        yield part
-                    return
-                except FileGone:
-                    attempts -= 1
-                    if not attempts:
-                        raise
+            async for part in envelopes_of_seconds(reader, topics, seconds, known):
+                yield part
         except ArchiveError as error:
             raise self._failed(error) from error
 
@@ -209,11 +199,9 @@ class ArchiveSource:
         reader = PaidReader(self._archive, payer)
 
         async def again(some: Sequence[Match]) -> list[Match]:
-            now: list[Match] = []
-            for second in {match.created for match in some}:
-                query = Query(second, second, FULL_INTEREST)
-                now += (await self._search(reader, query, ANY_NUMBER, None, always)).matches
-            return _same(some, now)
+            seconds = np.unique(np.array([match.created for match in some], np.int64))
+            query = Query(int(seconds[0]), int(seconds[-1]), FULL_INTEREST)
+            return _same(some, (await search(reader, reader.periods, query, ANY_NUMBER, seconds=seconds)).matches)
 
         return ArchivePage(found, self._archive, reader, again=again, failed=self._failed)
 
@@ -224,19 +212,20 @@ class ArchiveSource:
     async def _search(
         self, reader: PaidReader, query: Query, most: int, above: Place | None, goes_on: GoesOn
     ) -> ArchiveFound:
-        return await self._on_periods(
-            reader, lambda periods: search(reader, periods, query, most, above=above, goes_on=goes_on)
-        )
+        return await search(reader, reader.periods, query, most, above=above, goes_on=goes_on)
 
     async def _on_periods(self, reader: PaidReads, look: Callable[[Sequence[Period]], Awaitable[T]]) -> T:
         """Look for something in the archive's periods, and again if one of them is replaced meanwhile."""
-        attempts = ATTEMPTS
+        periods: Sequence[Period] = ()
+        changes, attempts = MAX_CHANGES, ATTEMPTS
         while True:
+            before, periods = periods, await reader.periods()
+            attempts = ATTEMPTS if periods != before else attempts
             try:
-                return await look(await reader.periods())
+                return await look(periods)
             except FileGone:
-                attempts -= 1
-                if not attempts:
+                changes, attempts = changes - 1, attempts - 1
+                if not (changes and attempts):
                     raise
 
     def _failed(self, error: ArchiveError) -> StoreError:

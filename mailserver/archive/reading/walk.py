@@ -15,7 +15,7 @@ from mailserver.archive.reading.reader import PaidReader
 from mailserver.archive.reading.row_groups import RowGroup
 from mailserver.archive.reading.scan import Candidate, Match, Wanted
 from mailserver.archive.reading.search import ANY_NUMBER, LOWEST_HASH, search
-from mailserver.store.interface import Place, Query, always
+from mailserver.store.interface import Place, Query
 from mailserver.waku.bloom import FULL_INTEREST, Interest
 from mailserver.waku.envelope import MAX_U32, EnvelopeHash, Topic
 
@@ -40,7 +40,6 @@ class Walked(NamedTuple):
 
 async def envelopes_of_seconds(
     reader: PaidReader,
-    periods: Sequence[Period],
     topics: Collection[Topic],
     seconds: Collection[int],
     known: Container[EnvelopeHash],
@@ -48,7 +47,6 @@ async def envelopes_of_seconds(
     """Read the envelopes of some topics that were created in some seconds, in parts, newest first.
 
     Args:
-        periods: the archive's periods.
         known: of these, the raw bytes are not read.
     Raises:
         ArchiveError: the archive cannot be read.
@@ -58,7 +56,7 @@ async def envelopes_of_seconds(
     below: Place | None = None
     while True:
         query = replace(query, below=below)
-        found = await search(reader, periods, query, MATCHES_AT_ONCE, above=None, goes_on=always, seconds=wanted)
+        found = await search(reader, reader.periods, query, MATCHES_AT_ONCE, seconds=wanted)
         is_known = [match.hash in known for match in found.matches]  # it may change at each part
         named = [*zip(found.matches, is_known, strict=True)]
         if any(is_known):
@@ -79,7 +77,7 @@ async def envelopes_of_period(reader: PaidReader, period: Period, first: int) ->
     Raises:
         ArchiveError: the archive cannot be read, or the period was replaced.
     """
-    candidates = sorted(await reader.row_groups([period], _EVERYTHING), key=_where)
+    candidates = sorted(await reader.row_groups_of(period, _EVERYTHING), key=_where)
     for end, candidate in enumerate(candidates[first:], first + 1):
         parts = [*windows(await reader.matches([candidate], _EVERYTHING))]
         for number, some in enumerate(parts, 1):

@@ -1,23 +1,28 @@
 """mailserver.archive.reading: what is found in archives, and read of them, beside a plain model."""
 
 import asyncio
+import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.archive.access.folder import FolderFiles
+from mailserver.archive.days import day_name
 from mailserver.archive.layout import Layout
 from mailserver.archive.reading import reads, search
 from mailserver.archive.reading import source as source_module
 from mailserver.archive.reading.search import LOWEST_HASH
 from mailserver.archive.reading.source import ArchiveSource
+from mailserver.errors import StoreError
 from mailserver.metrics.labels import ArchiveRead
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.store.interface import OURSELVES, GoesOn, NewEnvelope, Payer, Place, Query, always
@@ -28,6 +33,7 @@ from tests.properties import settings
 from tests.store.samples import DAY, EVER, EVERY_BYTE, FULL, NEWS, SPORT, START, UNSHRUNK, answer, place
 
 T = TypeVar("T")
+F = TypeVar("F", bound=FolderFiles)
 
 CHAT = Topic(b"\x9a\x00\x00\x01")
 TOPICS = (NEWS, SPORT, CHAT, Topic(b"\xff\x00\xff\x07"))
@@ -427,6 +433,121 @@ async def test_periods_are_looked_into_that_a_page_may_need_and_no_more(
             found.append(len([name for name in read if name.startswith("_records/")]))
 
     assert found == looked_into
+
+
+# While a run replaces periods
+
+
+class ReplacedMeanwhile(FolderFiles):
+    """An archive of which a run replaces each period just when it is first looked into, or its first file is opened
+    once more. `kept`: what is in it. `is_replaced`: whether that happens."""
+
+    kept: Sequence[NewEnvelope] = ()
+    is_replaced = True
+    index = True
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.opens: list[str] = []
+        self.replaced: list[str] = []
+        self._replacing = threading.Lock()  # several threads read
+
+    def read(self, name: str) -> str | None:
+        if self.index:
+            self._replace(name.removeprefix("_records/").removesuffix(".json"))
+        return super().read(name)
+
+    def opened(self, name: str) -> Any:
+        if not self.index and name in self.opens:
+            self._replace(name.partition("/")[0].removeprefix("date="))
+        self.opens.append(name)
+        return super().opened(name)
+
+    def _replace(self, day: str) -> None:
+        of_day = [one for one in self.kept if day_name(one.received // DAY) == day]
+        with self._replacing:
+            if not self.is_replaced or day in self.replaced or not of_day:
+                return
+            self.replaced.append(day)
+            shutil.rmtree(self.root / f"date={day}")
+            write_period(self.root, of_day, run="run-2", snapshot=False, index=self.index)
+
+
+@pytest.mark.parametrize("index", [True, False], ids=["index", "no index"])
+@pytest.mark.parametrize("at_once", [1, 4])
+async def test_days_that_are_replaced_one_after_the_other_are_answered_whole_and_no_other_is_read_again(
+    tmp_path: Path, at_once: int, *, index: bool
+) -> None:
+    kept = spread(45, days=9)
+    for day in {one.received // DAY for one in kept}:
+        write_period(tmp_path, [one for one in kept if one.received // DAY == day], snapshot=False, index=index)
+
+    class Files(ReplacedMeanwhile):
+        pass
+
+    Files.kept, Files.index = kept, index
+    query = Query(*EVER, FULL)
+
+    async def looked_for(*, is_replaced: bool) -> tuple[list[bytes], list[str], list[str]]:
+        Files.is_replaced = False
+        with watched(tmp_path, Files, at_once=at_once) as (source, files):
+            await source.periods()
+            Files.is_replaced = is_replaced
+            found, reached = await raws_of(source, query, 100)
+            assert reached is None
+        return found, files.opens, files.replaced
+
+    disturbed, opens, replaced = await looked_for(is_replaced=True)
+    alone, opens_alone, _ = await looked_for(is_replaced=False)
+
+    assert disturbed == alone == raws(answer(kept, query))
+    assert sorted(replaced) == [f"2024-10-{day:02}" for day in range(4, 13)]
+    if index:  # a search that began anew each time would open five times as many
+        assert len(opens) < 1.5 * len(opens_alone)
+
+
+@contextmanager
+def watched(archive: Path, kind: type[F], *, at_once: int) -> Iterator[tuple[ArchiveSource, F]]:
+    """A source that keeps nothing in memory, and its files."""
+    files = kind(archive)
+    source = ArchiveSource(files, at_once=at_once, cache_bytes=0, is_expected=lambda: True, metrics=Metrics())
+    try:
+        yield source, files
+    finally:
+        source.close()
+
+
+async def test_period_that_is_replaced_all_the_time_is_given_up(tmp_path: Path) -> None:
+    kept = spread(10, days=1)
+    write_period(tmp_path, kept)
+    runs = count(2)
+
+    class Files(FolderFiles):
+        def read(self, name: str) -> str | None:
+            text = super().read(name)
+            if name.startswith("_records/"):
+                write_period(tmp_path, kept, run=f"run-{next(runs)}")
+            return text
+
+    with watched(tmp_path, Files, at_once=1) as (source, _), pytest.raises(StoreError, match="has been replaced"):
+        await source.find(Query(*EVER, FULL), 100, above=None, payer=OURSELVES)
+
+    assert search.MAX_CHANGES < next(runs) < 4 * search.MAX_CHANGES
+
+
+async def test_what_is_looked_into_ahead_is_no_fault_before_the_page_needs_it(tmp_path: Path) -> None:
+    kept = spread(45, days=9)
+    by_day(tmp_path, kept, index=False)
+    for place_of in ("date=2024-10-10", "_snapshots/date=2024-10-10"):
+        shutil.rmtree(tmp_path / place_of)
+    query = Query(*EVER, FULL)
+
+    with reading(tmp_path, at_once=4, cache_bytes=0) as source:
+        found, _ = await raws_of(source, query, 9)
+        with pytest.raises(StoreError, match="is missing"):
+            await raws_of(source, query, 15)
+
+    assert found == raws(answer(kept, query)[:9])
 
 
 async def test_index_of_many_files_is_looked_through_in_slices(tmp_path: Path) -> None:
