@@ -36,6 +36,18 @@ def month_name(period: str) -> str:
     return period[: len("2026-11")]
 
 
+def end_of_period(period: str) -> int:
+    """When a period ends, `2026-11-20` or `2026-11`: the Unix second after its last.
+
+    Raises:
+        ValueError: it is neither a day nor a month.
+    """
+    if period != month_name(period):
+        return (parse_day(period) + 1) * SECONDS_PER_DAY
+    first = date.fromisoformat(f"{period}-01")
+    return ((first + timedelta(days=31)).replace(day=1) - _EPOCH).days * SECONDS_PER_DAY
+
+
 def utc_text(unix_seconds: float) -> str:
     """A moment as `2026-11-21T03:17:00Z`."""
     return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -94,11 +94,17 @@ def _check_answers(config: Config, archived: Archived | None, now: float) -> lis
         return [warning(check, text, advice)]
     files = files_of(config.archive)
     assert files is not None, "else there is a cause"
+    archive = Archive(files)
     try:
-        records = Archive(files).records().values()
+        records = archive.records().values()
     except ArchiveError as error:
-        text = f"{error}: requests for what the store has deleted fail"
+        text = f"{error}: requests that need it fail"
         return [problem(check, text, "run the compaction, which mends records: docs/archive.md")]
+    try:
+        archive.layout()
+    except ArchiveError as error:
+        text = f"{error}: requests are answered from it all the same, unless a later version made it"
+        return [warning(check, text, "run the compaction, which makes it anew: docs/archive.md")]
     if not records:  # `_check_holdings` says what is missing
         return []
     # On S3, who may read the records may read everything below the same prefix.

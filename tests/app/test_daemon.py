@@ -81,7 +81,7 @@ async def test_archive_is_looked_at_before_the_first_request(tmp_path: Path, cap
         record.write_text("no record")
 
     async with running(tmp_path, archive=str(archive)):
-        await until(lambda: "archive cannot be read error=" in caplog.text)
+        await until(lambda: "file of the archive is damaged error=" in caplog.text)
 
 
 async def test_archive_that_cannot_be_read_is_told_by_ready_and_status_until_it_can(

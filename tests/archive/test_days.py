@@ -1,6 +1,7 @@
 import pytest
 
-from mailserver.archive.days import day_name, day_of, month_of, parse_day, utc_text
+from mailserver.archive.days import day_name, day_of, end_of_period, month_of, parse_day, utc_text
+from mailserver.units import SECONDS_PER_DAY
 from tests.spark_export.samples import DAY, MIDNIGHT
 
 
@@ -21,6 +22,20 @@ def test_names_are_iso_dates(day: int, name: str) -> None:
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_day(name)
+
+
+@pytest.mark.parametrize(
+    ("period", "first_after"),
+    [("2024-10-04", "2024-10-05"), ("2024-12-31", "2025-01-01"), ("2024-02", "2024-03-01"), ("2024-12", "2025-01-01")],
+)
+def test_period_ends_where_the_next_day_begins(period: str, first_after: str) -> None:
+    assert end_of_period(period) == parse_day(first_after) * SECONDS_PER_DAY
+
+
+@pytest.mark.parametrize("period", ["", "2024", "2024-13", "2024-10-32", "2024-10-04 (1)", "yesterday"])
+def test_what_is_no_period_has_no_end(period: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        end_of_period(period)
 
 
 def test_moments_are_written_in_utc() -> None:

@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 
 from mailserver.app.config import Config
+from mailserver.archive.layout import Layout, PartitionBy
+from mailserver.archive.manifest import encode_settings
+from mailserver.archive.paths import SETTINGS_FILE
 from mailserver.doctor.archive import check_archive
 from mailserver.doctor.findings import Finding, Verdict
 from mailserver.handoff.archived import Archived
 from mailserver.store.sqlite.handoff import archived_file, write_archived
 from mailserver.store.sqlite.schema import STORE_FILE
-from tests.archive.archives import make_archive
+from tests.archive.archives import make_archive as make_period
 from tests.nobody import as_nobody, folder_for_all
 from tests.s3 import fake_s3
 
@@ -26,6 +29,13 @@ def findings_of(folder: Path, archive: str, *, hours: float = 1.0, answer: bool 
 
 def archived_to(folder: Path, archive: Path | str) -> None:
     write_archived(folder / STORE_FILE, Archived("id", str(archive), VERIFIED_AT, {DAY_NUMBER: 7}))
+
+
+def make_archive(archive: Path, store_id: str, day: int, *, seq: int) -> Path:
+    """See `tests.archive.archives`; it has its settings, too."""
+    file = make_period(archive, store_id, day, seq=seq)
+    (archive / SETTINGS_FILE).write_text(encode_settings(Layout(PartitionBy.TOPIC_PREFIX, 1)))
+    return file
 
 
 @pytest.fixture
@@ -126,6 +136,18 @@ def test_record_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
 
     assert finding.verdict is Verdict.PROBLEM
     assert str(record) in finding.text
+
+
+def test_damaged_settings_are_a_warning(tmp_path: Path) -> None:
+    make_archive(tmp_path / "archive", "id", DAY_NUMBER, seq=7)
+    archived_to(tmp_path, tmp_path / "archive")
+    (tmp_path / "archive" / SETTINGS_FILE).write_text("{")
+
+    finding = findings_of(tmp_path, str(tmp_path / "archive"))["answers from archive"]
+
+    assert finding.verdict is Verdict.WARNING
+    assert finding.text.startswith(f"file://{tmp_path / 'archive' / SETTINGS_FILE} is damaged: ")
+    assert "requests are answered from it all the same" in finding.text
 
 
 @pytest.mark.parametrize("part", ["file", "folder", "date"])

@@ -5,22 +5,30 @@ for another day: the files of a replaced period keep second names below `_snapsh
 the daemon opens those first. In an archive without second names, a missing file means that the period has a new record.
 The reader then looks at the records again.
 
+A record that is not whole keeps to itself: nobody knows what its period holds, but nothing of it was created after the
+period had ended. So what was created later is answered, and whatever needs that period fails. The settings of the
+archive say nothing that a reader needs, only that no later version has made it.
+
 Everything here waits for the disk, so it runs in a thread.
 """
 
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from reprlib import repr as shown
 
-from mailserver.archive.errors import ArchiveFault
+from mailserver.archive.days import end_of_period
+from mailserver.archive.errors import ArchiveError, ArchiveFault, RecordDamaged
 from mailserver.archive.files import ReadableFiles, Version
 from mailserver.archive.layout import TOPIC_PREFIX
 from mailserver.archive.manifest import FileRecord, PeriodRecord, decode_record, decode_settings
 from mailserver.archive.paths import RECORDS, SETTINGS_FILE, directory_of, index_of, record_of, snapshot_of
 from mailserver.archive.reading.indexed import IndexFile
 from mailserver.archive.reading.row_groups import DataFile, FileGone
+from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import TOPIC_BYTES, Topic
 
 _SETTLED_NS = 2 * 10**9
@@ -28,6 +36,10 @@ _SETTLED_NS = 2 * 10**9
 
 ATTEMPTS = 10
 """How often the records are listed again because a run is publishing."""
+
+MAX_AHEAD_S = SECONDS_PER_DAY
+"""No envelope was created this long after it was received. The mailserver takes in what is seconds ahead of its clock;
+a day leaves room for a clock that was wrong."""
 
 _TOPIC = "topic"
 _DIGITS = frozenset("0123456789abcdef")
@@ -38,13 +50,27 @@ class Period:
     """A period as its record describes it.
 
     `created`: when its first and its last envelope were created, Unix seconds, inclusive. `record`: the version of the
-    record; the same version means the same files.
+    record; the same version means the same files. `damage`: why its record cannot be read; "" if it can. Else nobody
+    knows which run has written it, and `created` is when envelopes of such a period may have been created.
     """
 
     name: str
     run: str
     created: tuple[int, int]
     record: Version
+    damage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What an archive has.
+
+    `periods`: those that have envelopes; the one with the newest envelope comes first. `damage`: what is wrong with its
+    settings, and with records.
+    """
+
+    periods: tuple[Period, ...] = ()
+    damage: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +92,13 @@ class PeriodFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The parts of a record that the catalog needs: its period, and the periods that it replaces."""
+    """The parts of a record that the catalog needs: its period, the periods that it replaces, and why it cannot be
+    read; "" if it can."""
 
     period: Period | None
     key: tuple[str, str]
     replaces: frozenset[tuple[str, str]]
+    damage: str = ""
 
 
 class Catalog:
@@ -89,17 +117,17 @@ class Catalog:
         self._has_been_seen = False
         self._settled: Version | None = None
         self._listed: dict[str, Version] = {}
-        self._current: tuple[Period, ...] = ()
+        self._current = Listing()
         self._records: dict[str, tuple[Version, _Read]] = {}
 
-    def periods(self) -> tuple[Period, ...]:
-        """Return the periods that have envelopes. The one with the newest envelope comes first.
+    def listing(self) -> Listing:
+        """Look what there is. Records that have not changed are not read again.
 
         Raises:
-            ArchiveError: the archive is missing, or cannot be read.
+            ArchiveError: the archive is missing, cannot be read, or a later version made it.
         """
         with self._lock:
-            return self._periods()
+            return self._listing()
 
     def files(self, period: Period) -> PeriodFiles:
         """Return the files of a period.
@@ -108,6 +136,8 @@ class Catalog:
             FileGone: the period has a newer record.
             ArchiveError: the record cannot be read.
         """
+        if period.damage:
+            raise ArchiveFault(period.damage)
         name = record_of(period.name)
         text = self._files.read(name)
         record = None if text is None else decode_record(text, self._files.where(name))
@@ -118,7 +148,7 @@ class Catalog:
             index = IndexFile(self._files, index_of(record.period, record.run), record.index)
         return PeriodFiles(tuple(self._placed(record, file) for file in record.files), index)
 
-    def _periods(self) -> tuple[Period, ...]:
+    def _listing(self) -> Listing:
         now = time.time_ns()
         before = self._files.state(RECORDS)
         if before is not None and before == self._settled:
@@ -128,7 +158,7 @@ class Catalog:
         if not listed or (listed != self._listed and not self._read_all(listed)):
             if self._has_been_seen or self._is_expected():
                 raise ArchiveFault(f"there is no archive at {self._files.where('')}: {self._files.absence}")
-            return ()
+            return Listing()
         self._has_been_seen = True
         if before is not None and before == self._files.state(RECORDS) and now - before[1] > _SETTLED_NS:
             self._settled = before
@@ -136,10 +166,15 @@ class Catalog:
 
     def _read_all(self, listed: dict[str, Version]) -> bool:
         """Read all records that are `listed`; return whether there is an archive."""
-        settings = self._files.read(SETTINGS_FILE)
-        if settings is None:
-            return False
-        decode_settings(settings, self._files.where(SETTINGS_FILE))
+        where, damage = self._files.where(SETTINGS_FILE), []
+        try:
+            settings = self._files.read(SETTINGS_FILE)
+            if settings is None:  # a run makes it anew, if there are records
+                damage.append(f"{where} is missing")
+            else:
+                decode_settings(settings, where)
+        except RecordDamaged as error:
+            damage.append(str(error))
         for _ in range(ATTEMPTS):
             found = self._all_records(listed)
             before, listed = found.keys(), self._versions()
@@ -149,7 +184,9 @@ class Catalog:
             raise ArchiveFault(f"{self._files.where(RECORDS)} changes all the time")
         replaced = {pair for _, read in found.values() for pair in read.replaces}
         periods = [read.period for _, read in found.values() if read.key not in replaced and read.period is not None]
-        self._current = tuple(sorted(periods, key=lambda period: (period.created[1], period.name), reverse=True))
+        periods.sort(key=lambda period: (period.created[1], period.name), reverse=True)
+        damage += sorted(read.damage for _, read in found.values() if read.damage)
+        self._current = Listing(tuple(periods), tuple(damage))
         self._records = found
         self._listed = {name: version for name, (version, _) in found.items()}
         return bool(found)
@@ -157,13 +194,30 @@ class Catalog:
     def _all_records(self, listed: dict[str, Version]) -> dict[str, tuple[Version, _Read]]:
         """Read records. Those that have not changed are not read again."""
         found = {name: known for name, known in self._records.items() if listed.get(name) == known[0]}
-        for path, text in self._files.read_each([f"{RECORDS}/{name}" for name in listed if name not in found]):
+        for path, text in self._texts([f"{RECORDS}/{name}" for name in listed if name not in found]):
             if text is None:  # a run has merged its period into another
                 continue
             name = path.removeprefix(f"{RECORDS}/")
-            read = _summary(decode_record(text, self._files.where(path)), listed[name])
-            found[name] = self._records[name] = listed[name], read  # kept even if a later one cannot be read
+            version = listed[name]
+            try:
+                if isinstance(text, RecordDamaged):
+                    raise text
+                read = _summary(decode_record(text, self._files.where(path)), name, self._files.where(path), version)
+            except ArchiveError as error:
+                read = _unknown(name.removesuffix(".json"), version, str(error))
+            found[name] = self._records[name] = version, read  # kept even if a later one cannot be read
         return found
+
+    def _texts(self, paths: list[str]) -> Iterator[tuple[str, str | RecordDamaged | None]]:
+        """The texts of records by their paths: what is wrong with one that is too long, None for one that is gone."""
+        left = deque(paths)
+        while left:
+            try:
+                for path, text in self._files.read_each([*left]):
+                    left.popleft()
+                    yield path, text
+            except RecordDamaged as error:
+                yield left.popleft(), error
 
     def _versions(self) -> dict[str, Version]:
         return {name: version for name, version in self._files.versions(RECORDS).items() if name.endswith(".json")}
@@ -185,12 +239,20 @@ class Catalog:
         )
 
 
-def _summary(record: PeriodRecord, version: Version) -> _Read:
-    if "/" in record.period or "/" in record.run:
-        raise ArchiveFault(f"the record of {shown(record.period)} is of run {shown(record.run)}")
+def _summary(record: PeriodRecord, name: str, where: str, version: Version) -> _Read:
+    if f"{record.period}.json" != name or "/" in record.run:
+        raise ArchiveFault(f"{where} is the record of {shown(record.period)} by run {shown(record.run)}")
     held = [day for day in record.days.values() if day.fingerprint.rows]
     period = None
     if held and record.files:
         created = min(day.created_min for day in held), max(day.created_max for day in held)
         period = Period(record.period, record.run, created, version)
     return _Read(period, (record.period, record.run), frozenset(record.replaces))
+
+
+def _unknown(name: str, version: Version, damage: str) -> _Read:
+    """What is known of a record that cannot be read: when its period ended, by its name. No run gives other names."""
+    period = None
+    with suppress(ValueError):
+        period = Period(name, "", (0, end_of_period(name) - 1 + MAX_AHEAD_S), version, damage)
+    return _Read(period, (name, ""), frozenset(), damage)

@@ -21,13 +21,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SharedArchive:
-    """What all requests to one archive share. `on_slow` is called with the cause when an index cannot be used."""
+    """What all requests to one archive share.
+
+    `on_slow` is called with the cause when an index cannot be used; `on_listed` with all that is damaged, whenever it
+    was listed what there is.
+    """
 
     catalog: Catalog
     reads: ArchiveReads
     cache: ByteCache[object]
     metrics: ArchiveMetrics
     on_slow: Callable[[str], None]
+    on_listed: Callable[[Sequence[str]], None]
 
     def kept(self, key: object, kind: type[T]) -> T | None:
         """Return the value that the cache has under this key; None if it has none of this kind."""
@@ -61,7 +66,9 @@ class PaidReads:
 
     async def periods(self) -> tuple[Period, ...]:
         """Return the archive's periods. The one with the newest envelope comes first."""
-        return await self._run(STEP, self._archive.catalog.periods)
+        listing = await self._run(STEP, self._archive.catalog.listing)
+        self._archive.on_listed(listing.damage)
+        return listing.periods
 
     async def _files(self, period: Period) -> PeriodFiles:
         known = self._archive.kept(period, PeriodFiles)

@@ -62,10 +62,13 @@ class ArchiveSource:
             ByteCache(cache_bytes),
             metrics,
             self._is_slow,
+            self._listed,
         )
         self._clock = clock
         self._failure = _Remembered()
+        self._damage = _Remembered()
         self._slowness = _Remembered()
+        self._damaged: Sequence[str] = ()
 
     @property
     def problem(self) -> str:
@@ -73,6 +76,8 @@ class ArchiveSource:
         now = self._clock()
         if failure := self._failure.lately(now):
             return f"requests could not be answered from the archive: {failure}"
+        if damage := self._damage.lately(now):
+            return f"files of the archive are damaged: {damage}"
         if slowness := self._slowness.lately(now):
             return f"requests are answered from the archive slowly: {slowness}"
         return ""
@@ -143,13 +148,15 @@ class ArchiveSource:
             raise self._failed(error) from error
 
     async def periods(self) -> tuple[Period, ...]:
-        """The periods that have envelopes. The one with the newest envelope comes first.
+        """The periods that have envelopes. The one with the newest envelope comes first, and last come those of which
+        the records are damaged: whoever reads all of them stops at these.
 
         Raises:
             StoreError: the archive cannot be read.
         """
         try:
-            return await PaidReader(self._archive, OURSELVES).periods()
+            found = await PaidReader(self._archive, OURSELVES).periods()
+            return tuple(sorted(found, key=lambda period: bool(period.damage)))
         except ArchiveError as error:
             raise self._failed(error) from error
 
@@ -234,6 +241,14 @@ class ArchiveSource:
             log.error("archive cannot be read error=%r", cause)
         self._archive.metrics.archive_read_failures.inc()
         return StoreError(f"cannot read the archive: {cause}")
+
+    def _listed(self, damage: Sequence[str]) -> None:
+        for cause in damage:
+            if cause not in self._damaged:  # once for each change, however many requests meet it
+                log.warning("file of the archive is damaged error=%r", cause)
+        self._damaged = damage
+        more = f", and {len(damage) - 1} more" if len(damage) > 1 else ""
+        self._damage.note(f"{damage[0]}{more}" if damage else "", self._clock())
 
     def _is_slow(self, cause: str) -> None:
         if not self._slowness.note(cause, self._clock()):  # each period may have its own cause: one line is enough

@@ -14,15 +14,18 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from mailserver.archive import files as archive_files
+from mailserver.archive.access import folder
 from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.index.reader import read_directory, read_fragment
 from mailserver.archive.index.writer import IndexWriter
 from mailserver.archive.manifest import decode_record, encode_record
+from mailserver.archive.paths import RECORDS
 from mailserver.archive.reading import reads
 from mailserver.archive.reading.source import REMEMBERED_S, ArchiveSource
 from mailserver.errors import StoreError
 from mailserver.metrics.registry import Metrics, count_of
-from mailserver.store.interface import Query
+from mailserver.store.interface import OURSELVES, Query
 from mailserver.waku.bloom import Interest
 from tests.archive.reading.asking import Asking
 from tests.archive.reading.parquet import envelope, publish, write_period
@@ -213,8 +216,8 @@ async def test_index_of_other_files_is_not_used(archive: Path) -> None:
 
 
 async def test_permission_that_is_taken_away_is_a_fault_until_it_is_given_back() -> None:
-    with folder_for_all() as folder:
-        archive = archive_in(folder)
+    with folder_for_all() as place:
+        archive = archive_in(place)
         reading = Reading(archive)
 
         archive.chmod(0)
@@ -243,26 +246,143 @@ async def test_archive_that_must_be_there_and_never_was_seen_is_a_fault(tmp_path
     assert "is its disk mounted?" in await Reading(tmp_path / "nothing").refusal()
 
 
-@pytest.mark.parametrize("name", ["_archive.json", "_records/2024-10-04.json"])
-@pytest.mark.parametrize(
-    ("change", "cause"),
-    [
-        (lambda text: text.replace('"version": 1', '"version": 2'), "has version 2, this program knows 1"),
-        (lambda text: text[: len(text) // 2], "is damaged"),
-        (lambda text: "", "is damaged"),
-        (lambda text: "[" * 100_000, "is damaged"),
-    ],
-)
-async def test_newer_format_and_damaged_records_are_faults(
-    archive: Path, name: str, change: Callable[[str], str], cause: str
-) -> None:
-    text = (archive / name).read_text()
-    (archive / name).write_text(change(text))
+SETTINGS, RECORD, OTHER_RECORD = "_archive.json", "_records/2024-10-04.json", "_records/2024-10-05.json"
+
+
+def later(text: str) -> str:
+    return text.replace('"version": 1', '"version": 2')
+
+
+TEXTS: list[Callable[[str], str]] = [
+    lambda text: text[: len(text) // 2],
+    lambda text: "",
+    lambda text: "[" * 100_000,
+    lambda text: text.replace("2024-10-04", "2024-10-05"),
+    lambda text: text.replace("run-1", "../1"),
+]
+TEXT_IDS = ["half", "nothing", "deep", "other period", "other folder"]
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The files that were said to be damaged."""
+    return [
+        record.message.partition("error=")[2] for record in caplog.records if "archive is damaged" in record.message
+    ]
+
+
+async def test_archive_of_a_later_version_is_not_read(archive: Path) -> None:
+    text = (archive / SETTINGS).read_text()
+    (archive / SETTINGS).write_text(later(text))
     reading = Reading(archive)
 
-    assert cause in await reading.refusal()
-    (archive / name).write_text(text)
-    assert len(await reading.answer()) == 40
+    assert "has version 2, this program knows 1" in await reading.refusal()
+    (archive / SETTINGS).write_text(text)
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+
+
+async def test_record_that_is_too_long_is_one_that_is_not_whole(
+    archive: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = [*(archive / RECORDS).iterdir()]
+    longest = max(record.stat().st_size for record in records)
+    for module in (folder, archive_files):
+        monkeypatch.setattr(module, "MAX_RECORD_BYTES", longest)
+    (archive / RECORD).write_text((archive / RECORD).read_text().ljust(longest + 1))
+    reading = Reading(archive)
+    after = Query(START + 2 * DAY, EVER[1], FULL)
+
+    assert await reading.answer(after) == []
+    assert f"it has more than {longest} bytes" in await reading.refusal()
+    assert len(told(caplog)) == 1
+
+
+async def test_several_damaged_files_are_counted_and_one_is_named(archive: Path) -> None:
+    for record in (archive / RECORDS).iterdir():
+        record.write_text("")
+    (archive / SETTINGS).write_text("")
+    reading = Reading(archive)
+
+    assert await reading.answer(Query(START + 4 * DAY, EVER[1], FULL)) == []
+    assert reading.source.problem.endswith(", and 2 more")
+
+
+async def test_record_under_another_name_is_told_and_keeps_nothing_from_anybody(
+    archive: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (archive / RECORDS / "2024-10-04 (1).json").write_text((archive / RECORD).read_text())
+    reading = Reading(archive)
+
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+    (line,) = told(caplog)
+    assert "2024-10-04 (1).json is the record of '2024-10-04'" in line
+
+
+async def test_damaged_period_comes_last_to_whoever_reads_all(archive: Path) -> None:
+    (archive / OTHER_RECORD).write_text("")
+    reading = Reading(archive)
+
+    whole, damaged = await reading.source.periods()
+
+    assert (whole.name, damaged.name) == ("2024-10-04", "2024-10-05")
+    assert [part.is_all async for part in reading.source.walk(whole, 0)][-1]
+    with pytest.raises(StoreError, match="is damaged"):
+        await anext(aiter(reading.source.walk(damaged, 0)))
+
+
+async def test_archive_of_which_the_settings_are_made_anew_is_answered_from(archive: Path) -> None:
+    (archive / SETTINGS).unlink()
+    reading = Reading(archive)
+
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+    assert reading.source.problem == f"files of the archive are damaged: {archive / SETTINGS} is missing"
+
+
+@pytest.mark.parametrize("change", TEXTS[:3], ids=TEXT_IDS[:3])
+async def test_archive_with_damaged_settings_is_answered_from_and_they_are_told_once(
+    archive: Path, caplog: pytest.LogCaptureFixture, change: Callable[[str], str]
+) -> None:
+    text = (archive / SETTINGS).read_text()
+    (archive / SETTINGS).write_text(change(text))
+    reading = Reading(archive)
+
+    for _ in range(3):
+        assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+
+    assert reading.source.problem.startswith(f"files of the archive are damaged: {archive / SETTINGS} is damaged: ")
+    (line,) = told(caplog)
+    assert str(archive / SETTINGS) in line
+    assert count_of(reading.metrics.archive_read_failures) == 0
+
+    (archive / SETTINGS).write_text(text)
+    write_period(archive, ON_FIRST_DAY, run="run-2")  # a compaction
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+    assert reading.source.problem == ""
+
+
+@pytest.mark.parametrize("change", [later, *TEXTS], ids=["later version", *TEXT_IDS])
+async def test_record_that_is_not_whole_fails_what_may_need_it_and_nothing_else(
+    archive: Path, caplog: pytest.LogCaptureFixture, change: Callable[[str], str]
+) -> None:
+    newest = [envelope(number, created=START + 2 * DAY, topic=NEWS) for number in (50, 51)]
+    write_period(archive, newest)
+    text = (archive / RECORD).read_text()
+    (archive / RECORD).write_text(change(text))
+    reading = Reading(archive)
+    after = Query(START + 2 * DAY, EVER[1], FULL)
+
+    for _ in range(3):
+        assert await reading.answer(after) == raws(answer(newest, after))
+        first_page = await reading.source.find(EVERYTHING, len(newest), above=None, payer=OURSELVES)
+        assert [match.hash for match in first_page.matches] == [one.hash for one in answer(newest, EVERYTHING)]
+    assert count_of(reading.metrics.archive_read_failures) == 0
+    assert f"{archive / RECORD} " in reading.source.problem
+    await reading.refusal()
+    await reading.refusal(Query(0, START - DAY, FULL))  # of an earlier day, received on this one
+    assert count_of(reading.metrics.archive_read_failures) == 2
+    assert len(told(caplog)) == 1
+
+    (archive / RECORD).write_text(text)
+    assert len(await reading.answer()) == 42
 
 
 @pytest.mark.parametrize("path", ["../../secret", "topic=0x12/part-1", "other=1/part-1", "topic_prefix=x/part-1"])

@@ -44,7 +44,7 @@ def paid(tmp_path: Path) -> Iterator[PaidReads]:
     metrics = Metrics()
     reads = ArchiveReads(AT_ONCE, metrics=metrics)
     catalog = Catalog(FolderFiles(tmp_path), lambda: False)
-    yield PaidReads(SharedArchive(catalog, reads, ByteCache(0), metrics, lambda _: None), OURSELVES)
+    yield PaidReads(SharedArchive(catalog, reads, ByteCache(0), metrics, lambda _: None, lambda _: None), OURSELVES)
     reads.close()
 
 
