@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from reprlib import repr as shown
 
 from mailserver.archive.days import end_of_period
@@ -66,11 +66,12 @@ class Listing:
     """What an archive has.
 
     `periods`: those that have envelopes; the one with the newest envelope comes first. `damage`: what is wrong with its
-    settings, and with records.
+    settings, and with records. `looked_at`: how many records had to be looked at to see that.
     """
 
     periods: tuple[Period, ...] = ()
     damage: tuple[str, ...] = ()
+    looked_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class _Read:
 
 
 class Catalog:
-    """The periods of one archive. Several threads may use it at the same time."""
+    """The periods of one archive. Several threads may use it at the same time, but only one lists them."""
 
     def __init__(self, files: ReadableFiles, is_expected: Callable[[], bool]) -> None:
         """Describe an archive.
@@ -124,10 +125,15 @@ class Catalog:
         """Look what there is. Records that have not changed are not read again.
 
         Raises:
-            ArchiveError: the archive is missing, cannot be read, or a later version made it.
+            ArchiveError: the archive is missing, cannot be read, or a later version made it; or a listing that was
+                given up still waits for the disk.
         """
-        with self._lock:
+        if not self._lock.acquire(blocking=False):  # the threads are for those who can be answered
+            raise ArchiveFault(f"{self._files.where(RECORDS)} is still being listed")
+        try:
             return self._listing()
+        finally:
+            self._lock.release()
 
     def files(self, period: Period) -> PeriodFiles:
         """Return the files of a period.
@@ -162,7 +168,7 @@ class Catalog:
         self._has_been_seen = True
         if before is not None and before == self._files.state(RECORDS) and now - before[1] > _SETTLED_NS:
             self._settled = before
-        return self._current
+        return replace(self._current, looked_at=len(listed))
 
     def _read_all(self, listed: dict[str, Version]) -> bool:
         """Read all records that are `listed`; return whether there is an archive."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from mailserver.archive.errors import ArchiveError
 from mailserver.archive.reading.cache import ByteCache
 from mailserver.archive.reading.catalog import Catalog, Period, PeriodFiles
+from mailserver.archive.reading.listings import Listings
 from mailserver.archive.reading.reads import RECORD_FILE, STEP, ArchiveReads
 from mailserver.metrics.archive import ArchiveMetrics
 from mailserver.store.interface import Payer
@@ -28,6 +29,7 @@ class SharedArchive:
     """
 
     catalog: Catalog
+    listings: Listings
     reads: ArchiveReads
     cache: ByteCache[object]
     metrics: ArchiveMetrics
@@ -65,8 +67,16 @@ class PaidReads:
         return self._archive.reads.at_once
 
     async def periods(self) -> tuple[Period, ...]:
-        """Return the archive's periods. The one with the newest envelope comes first."""
-        listing = await self._run(STEP, self._archive.catalog.listing)
+        """Return the archive's periods, as they are from now on. The one with the newest envelope comes first.
+
+        Raises:
+            ArchiveError: the archive is missing, cannot be read, or a later version made it.
+        """
+        self._charge(STEP)  # before it is done: whoever goes away meanwhile has asked for it, too
+        listing, work = await self._archive.listings.newest()
+        self._charge(work - STEP)
+        if isinstance(listing, ArchiveError):
+            raise ArchiveError(str(listing)) from listing
         self._archive.on_listed(listing.damage)
         return listing.periods
 

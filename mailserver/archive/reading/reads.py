@@ -39,6 +39,9 @@ FOOTER = 500
 FOOTER_BYTES_PER_UNIT = 40
 """Parsing a footer."""
 
+LISTED_RECORD = 16
+"""To see whether a record has changed."""
+
 RECORD_FILE = 10
 """To read the entry of one file in a period's record."""
 

@@ -13,6 +13,7 @@ from mailserver.archive.reading.by_id import ItemsOfTime, find_items, newest_ite
 from mailserver.archive.reading.cache import ByteCache
 from mailserver.archive.reading.catalog import Catalog, Period
 from mailserver.archive.reading.id_sums import Span, SumsOfTime, SumsReader
+from mailserver.archive.reading.listings import Listings
 from mailserver.archive.reading.page import ArchivePage
 from mailserver.archive.reading.paid import PaidReads, SharedArchive
 from mailserver.archive.reading.reader import PaidReader
@@ -56,9 +57,11 @@ class ArchiveSource:
             cache_bytes: how many bytes of it are kept in memory.
             is_expected: tells whether the archive must exist. It is called in a thread.
         """
+        catalog, reads = Catalog(files, is_expected), ArchiveReads(at_once, metrics=metrics)
         self._archive = SharedArchive(
-            Catalog(files, is_expected),
-            ArchiveReads(at_once, metrics=metrics),
+            catalog,
+            Listings(catalog.listing, reads),
+            reads,
             ByteCache(cache_bytes),
             metrics,
             self._is_slow,
@@ -214,6 +217,7 @@ class ArchiveSource:
 
     def close(self) -> None:
         """Read nothing more."""
+        self._archive.listings.close()
         self._archive.reads.close()
 
     async def _search(

@@ -12,6 +12,7 @@ from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.reading.cache import ByteCache
 from mailserver.archive.reading.catalog import Catalog
+from mailserver.archive.reading.listings import Listings
 from mailserver.archive.reading.paid import PaidReads, SharedArchive
 from mailserver.archive.reading.reads import ArchiveReads
 from mailserver.metrics.registry import Metrics
@@ -44,7 +45,9 @@ def paid(tmp_path: Path) -> Iterator[PaidReads]:
     metrics = Metrics()
     reads = ArchiveReads(AT_ONCE, metrics=metrics)
     catalog = Catalog(FolderFiles(tmp_path), lambda: False)
-    yield PaidReads(SharedArchive(catalog, reads, ByteCache(0), metrics, lambda _: None, lambda _: None), OURSELVES)
+    listings = Listings(catalog.listing, reads)
+    shared = SharedArchive(catalog, listings, reads, ByteCache(0), metrics, lambda _: None, lambda _: None)
+    yield PaidReads(shared, OURSELVES)
     reads.close()
 
 
