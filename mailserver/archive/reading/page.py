@@ -17,6 +17,9 @@ WINDOW_BYTES = 1024 * 1024
 envelope of a row group takes as long as to read all of them. The cache that all requests share keeps what was read
 ahead. So a client that reads slowly takes no memory of its own; its envelopes may have to be read again."""
 
+_RAW_BYTES = 41
+"""Memory that an envelope which was read ahead takes in addition to its bytes."""
+
 SearchAgain = Callable[[Sequence[Match]], Awaitable[list[Match]]]
 """Finds envelopes again, after their files were replaced."""
 
@@ -72,7 +75,7 @@ class ArchivePage:
                 window = await self._read_ahead()
             except ArchiveError as error:
                 raise self._failed(error) from error
-            self._archive.keep(self._key, window, sum(map(len, window.raws)))
+            self._archive.keep(self._key, window, sum(map(len, window.raws)) + _RAW_BYTES * len(window.raws))
         raws: list[bytes] = []
         total = 0
         for raw in window.raws[self._at - window.first :][:count]:

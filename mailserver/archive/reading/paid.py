@@ -14,8 +14,8 @@ from mailserver.archive.reading.reads import RECORD_FILE, STEP, ArchiveReads
 from mailserver.metrics.archive import ArchiveMetrics
 from mailserver.store.interface import Payer
 
-_FILE_BYTES = 500
-"""About how many bytes of memory a file takes."""
+_FILE_BYTES = 800
+"""About how many bytes of memory a file takes: its names, above all."""
 
 T = TypeVar("T")
 

@@ -49,7 +49,7 @@ VERIFIED_AT_ONCE = 16 * 1024 * 1024
 """How many files, or bytes of files, are verified in one step: about 10 ms, unless a single file has more bytes."""
 
 _ROW_GROUP_BYTES = 400
-_ENTRY_BYTES = 600
+_ENTRY_BYTES = 700
 _PARSED_FACTOR = 10
 """About how many bytes of memory each takes. A parsed footer takes `_PARSED_FACTOR` times its length."""
 

@@ -36,6 +36,9 @@ _CHUNK_BYTES = 1024 * 1024
 
 _KEY_COLUMNS = ("created", "hash", "size")
 
+_COLUMNS_BYTES = 900
+"""Memory that the columns of keys take in addition to what they hold: much, if a row group has few rows."""
+
 
 class FileGone(ArchiveFault):
     """A file is missing: it was replaced or deleted."""
@@ -100,7 +103,7 @@ class GroupKeys:
     def memory_bytes(self) -> int:
         """About how many bytes of memory the keys take."""
         columns = (self.topic_ends, self.created, self.hashes, self.sizes)
-        return sum(column.nbytes for column in columns) + 64 * len(self.topics)
+        return _COLUMNS_BYTES + sum(column.nbytes for column in columns) + 64 * len(self.topics)
 
 
 def read_footer(file: DataFile) -> tuple[RowGroup, ...]:
