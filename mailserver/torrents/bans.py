@@ -1,8 +1,11 @@
-"""Addresses of peers that sent wrong pieces. No I/O.
+"""Addresses of peers that sent wrong pieces, and how they are found out. No I/O.
 
-libtorrent bans an address with its port, and who dials has another port each time. A ban ends, because a piece may get
-damaged on the way, and a community may have one seed.
+Whom libtorrent bans is not asked: it charges a wrong piece to all who sent blocks of it, and bans them after some of
+these, so a liar has the owner banned, too. Besides, it bans an address with its port, and who dials has another port
+each time. A ban ends, because a piece may get damaged on the way, and a community may have one seed.
 """
+
+from mailserver.torrents.info import TorrentInfo
 
 BAN_S = 600.0
 MAX_BANS = 1000
@@ -32,3 +35,38 @@ class Bans:
     def addresses(self) -> list[str]:
         """Those that are banned."""
         return list(self._since)
+
+
+class Senders:
+    """Who has sent the blocks of pieces that are under way."""
+
+    def __init__(self) -> None:
+        self._torrents: dict[bytes, tuple[TorrentInfo, dict[int, dict[int, str]]]] = {}  # of a piece, block -> address
+
+    def follow(self, info: TorrentInfo) -> None:
+        """From now on, blocks of this torrent come, and of all of its pieces anew."""
+        self._torrents[info.info_hash] = info, {}
+
+    def leave(self, info_hash: bytes) -> None:
+        """No more blocks come of this torrent."""
+        self._torrents.pop(info_hash, None)
+
+    def on_block(self, info_hash: bytes, piece: int, block: int, address: str) -> None:
+        """A block has come."""
+        if info_hash in self._torrents:
+            _, pieces = self._torrents[info_hash]
+            pieces.setdefault(piece, {})[block] = address
+
+    def on_piece(self, info_hash: bytes, piece: int) -> str | None:
+        """A piece is whole, be it right or wrong; return who sent all of it, if that was one."""
+        if info_hash not in self._torrents:
+            return None
+        info, pieces = self._torrents[info_hash]
+        senders = pieces.pop(piece, {})
+        addresses = set(senders.values())
+        return addresses.pop() if len(senders) == info.blocks(piece) and len(addresses) == 1 else None
+
+    def clear(self) -> None:
+        """Something has come, and was not told."""
+        for _, pieces in self._torrents.values():
+            pieces.clear()

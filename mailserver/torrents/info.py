@@ -129,6 +129,11 @@ class TorrentInfo:
             raise ValueError("not in data")
         return range(offset // PIECE_BYTES, _pieces(offset + size))
 
+    def blocks(self, piece: int) -> int:
+        """How many blocks a piece has."""
+        size = min(PIECE_BYTES, self.data_bytes + self.index_bytes - piece * PIECE_BYTES)
+        return -(-size // BLOCK_BYTES)
+
     def piece_hash(self, piece: int) -> bytes:
         """20 bytes, SHA-1 of a piece."""
         return self.piece_hashes[piece * HASH_BYTES : (piece + 1) * HASH_BYTES]

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import libtorrent as lt
 
-from mailserver.torrents.bans import Bans
+from mailserver.torrents.bans import Bans, Senders
 from mailserver.torrents.errors import CannotListen, Refusal
 from mailserver.torrents.info import DATA_FILE, INDEX_FILE, MAX_INFO_BYTES, TorrentInfo
 from mailserver.torrents.magnet import Address, encode_address
@@ -68,7 +68,7 @@ class PieceCame:
 
 @dataclass(frozen=True, slots=True)
 class WrongPieceCame:
-    """A piece did not have its hash. libtorrent bans who sent all of it, and finds out who sent what otherwise."""
+    """A piece did not have its hash. If one peer sent all of it, its address is banned."""
 
     info_hash: bytes
 
@@ -136,6 +136,7 @@ class Session:
         self._session.set_peer_class_filter(self._all_bounded())
         self._session.set_alert_fd(alert_fd)
         self._bans = Bans()
+        self._senders = Senders()
 
     def _all_bounded(self) -> lt.ip_filter:
         """Bounds hold for peers everywhere: by default, those in local networks are an exception."""
@@ -185,6 +186,7 @@ class Session:
         params.have_pieces = [piece in have for piece in info.pieces]
         params.piece_priorities = [_UNWANTED] * len(info.pieces)
         params.flags |= lt.torrent_flags.no_verify_files
+        self._senders.follow(info)
         return self._add(params, trackers, peers)
 
     def _add(self, params: lt.add_torrent_params, trackers: Iterable[str], peers: Iterable[Address]) -> Handle:
@@ -200,6 +202,7 @@ class Session:
 
     def remove(self, handle: Handle) -> None:
         """Leave a torrent. It may be added again at once."""
+        self._senders.leave(_info_hash(handle))
         self._session.remove_torrent(handle)
 
     def events(self) -> Iterator[Event]:
@@ -208,9 +211,15 @@ class Session:
             match alert:
                 case lt.torrent_checked_alert():
                     yield Ready(_info_hash(alert.handle))
+                case lt.block_finished_alert():
+                    self._senders.on_block(_info_hash(alert.handle), alert.piece_index, alert.block_index, alert.ip[0])
                 case lt.piece_finished_alert():
+                    self._senders.on_piece(_info_hash(alert.handle), alert.piece_index)
                     yield PieceCame(_info_hash(alert.handle), alert.piece_index)
                 case lt.hash_failed_alert():
+                    if (liar := self._senders.on_piece(_info_hash(alert.handle), alert.piece_index)) is not None:
+                        self._bans.add(liar, time.monotonic())
+                        self._set_filter()
                     yield WrongPieceCame(_info_hash(alert.handle))
                 case lt.block_uploaded_alert():
                     yield BlockSent(_info_hash(alert.handle), alert.piece_index)
@@ -218,15 +227,13 @@ class Session:
                     yield from _metadata(alert.handle)
                 case lt.torrent_error_alert() if alert.handle.torrent_file() is None:
                     yield MetadataUnusable(_info_hash(alert.handle), Refusal.MALFORMED)
-                case lt.peer_ban_alert():
-                    self._bans.add(alert.ip[0], time.monotonic())
-                    self._set_filter()
                 case lt.cache_flushed_alert():
                     yield Flushed(_info_hash(alert.handle))
                 case lt.file_error_alert() | lt.torrent_error_alert():
                     error = alert.error
                     yield DiskFailed(_info_hash(alert.handle), error.message(), error.category().name() in _OF_SYSTEM)
                 case lt.alerts_dropped_alert():
+                    self._senders.clear()
                     yield EventsLost()
 
     def _set_filter(self) -> None:
@@ -313,8 +320,8 @@ def _settings(settings: TorrentSettings) -> "lt.settings_pack":
         | category.status
         | category.storage
         | category.piece_progress
-        | category.upload
-        | category.peer,  # bans
+        | category.block_progress  # who sent what
+        | category.upload,
     }
 
 

@@ -19,8 +19,9 @@ from mailserver.torrents.memory import resident_bytes
 from mailserver.torrents.statistics import TorrentStatistics
 from mailserver.torrents.under_way import Asked, Fetch, Torrent
 
-SAVE_INTERVAL_S = 5.0
-"""How often a fetch under way syncs what has come, and says so in `held`."""
+LOOK_INTERVAL_S = 5.0
+"""How often a fetch under way syncs what has come, and says so in `held`; and how long nothing may come after a wrong
+piece, until the torrent is opened again."""
 
 DIAL_INTERVAL_S = 2.0
 """How often the peers that we were told of are dialled, while something is wanted."""
@@ -181,6 +182,7 @@ class Worker:
             raise RequestFault(Fault.DROPPED, "there is no such torrent")
         wanted = decode_pieces(frame["pieces"]) & set(torrent.info.pieces)
         if torrent.wrong and not torrent.fetches:
+            torrent.wrong = 0
             self._open_again(torrent)  # libtorrent never lifts its bans
         await self._check_again(torrent, wanted & torrent.have)
         for _ in range(ATTEMPTS):
@@ -202,12 +204,14 @@ class Worker:
             session.dial(torrent.handle, torrent.peers)
             self._report(request_id, torrent, fetch)
             fetch.check()
+            came = -1
             while not fetch.ended.is_set():
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(SAVE_INTERVAL_S):
+                    async with asyncio.timeout(LOOK_INTERVAL_S):
                         await fetch.ended.wait()
                 if fetch.missing and fetch.failure is None:
                     await self._settle(torrent, set(torrent.have))
+                    came = self._open_if_stuck(torrent, came)
             if fetch.failure is not None:
                 if fetch.failure.fault is Fault.DISK:
                     await self._flush(torrent)  # what the system says may come after what libtorrent makes of it
@@ -249,8 +253,17 @@ class Worker:
                 torrent.have -= wrong
                 self._open_again(torrent)
 
+    def _open_if_stuck(self, torrent: Torrent, came_before: int) -> int:
+        """Open a torrent again of which nothing comes any more since a wrong piece came; return how many bytes came.
+
+        libtorrent bans an honest peer that sent a part of a piece, if a liar sent the rest. It never lifts that.
+        """
+        found = _since_opened(torrent)
+        if found.wrong_bytes and found.downloaded_bytes == came_before:
+            self._open_again(torrent)
+        return found.downloaded_bytes
+
     def _open_again(self, torrent: Torrent) -> None:
-        torrent.wrong = 0
         torrent.before = _statistics_of(torrent)
         self._session.remove(torrent.handle)
         torrent.handle = self._session.fetch(
@@ -356,10 +369,13 @@ class Worker:
             self._on_progress(torrent)
 
 
+def _since_opened(torrent: Torrent) -> TorrentStatistics:
+    return session.statistics(torrent.info.info_hash, torrent.handle, len(torrent.info.pieces))
+
+
 def _statistics_of(torrent: Torrent) -> TorrentStatistics:
     """Since the torrent was added, however often it was opened again."""
-    now = session.statistics(torrent.info.info_hash, torrent.handle, len(torrent.info.pieces))
-    return now.after(torrent.before)
+    return _since_opened(torrent).after(torrent.before)
 
 
 def _check_sizes(info: TorrentInfo, folder: Path) -> None:

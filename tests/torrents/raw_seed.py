@@ -1,4 +1,4 @@
-"""A peer that dials, says that it has all pieces, and sends what a test wants: what no libtorrent would send.
+"""A peer that dials, or is dialled, says that it has all pieces, and sends what a test wants: what no libtorrent would.
 
 As much of BEP 3, BEP 9 and BEP 10 as that takes.
 """
@@ -55,6 +55,21 @@ class RawSeed:
         finally:
             task.cancel()
             await asyncio.wait([task])
+
+    @contextlib.asynccontextmanager
+    async def listening(self, our_host: str) -> AsyncIterator[int]:
+        """Wait for the other side to dial, as often as it does; yield the port."""
+
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await self._talk(reader, writer)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                pass  # it has hung up
+            finally:
+                writer.close()
+
+        async with await asyncio.start_server(talk, our_host, 0) as server:
+            yield server.sockets[0].getsockname()[1]
 
     async def _dial(self, port: int, host: str, our_host: str) -> None:
         while True:

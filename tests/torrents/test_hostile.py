@@ -1,7 +1,10 @@
 """Links, peers and torrents that are not what they should be: typed errors, and nothing is believed."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +14,9 @@ from mailserver.torrents.info import HASH_BYTES, MAX_INFO_BYTES, PIECE_BYTES, To
 from mailserver.torrents.magnet import MagnetLink
 from mailserver.torrents.making import make_torrent
 from tests.torrents.folders import NAME, publish
-from tests.torrents.processes import LIAR, MEMBER, OWNER, link_to, process_on, statistics_of
+from tests.torrents.processes import LIAR, MEMBER, OWNER, link_to, process_on, statistics_of, until_shown
 from tests.torrents.raw_seed import RawSeed, liar, silent
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -29,6 +33,18 @@ def fetched(tmp_path: Path) -> Path:
     folder = tmp_path / "fetched"
     folder.mkdir()
     return folder
+
+
+@contextlib.asynccontextmanager
+async def under_way(request: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Have a request wait while another one like it, with a short time, is made; that has nothing to wait for."""
+    waiting = asyncio.create_task(request)
+    try:
+        yield
+        assert not waiting.done()
+    finally:
+        waiting.cancel()
+        await asyncio.wait([waiting])
 
 
 def with_files(**changes: bencode.Value) -> bytes:
@@ -66,12 +82,13 @@ async def test_peer_that_sends_nothing_is_a_dead_seed(published: Path, fetched: 
     async with process_on(MEMBER) as member, dead.dialling(member.port, MEMBER, LIAR):
         assert await member.metadata(MagnetLink(info.info_hash)) == info
 
-        with pytest.raises(FetchStalled, match="came for 1 s, 3 are missing") as stalled:
-            await member.fetch(info, fetched, [range(3)], stall_s=SHORT_S)
+        async with under_way(member.fetch(info, fetched, [range(3)])):
+            await until(lambda: bool(dead.requested))
+            with pytest.raises(FetchStalled, match="came for 1 s, 3 are missing") as stalled:
+                await member.fetch(info, fetched, [range(3)], stall_s=SHORT_S)
 
         assert type(stalled.value) is FetchStalled
         assert (stalled.value.info_hash, stalled.value.missing) == (info.info_hash, 3)
-        assert dead.requested
         assert set(dead.requested) <= {0, 1, 2}
 
 
@@ -100,14 +117,15 @@ async def test_wrong_pieces_are_not_taken(published: Path, fetched: Path) -> Non
         process_on(MEMBER) as member,
         false.dialling(member.port, MEMBER, LIAR),
     ):
-        with pytest.raises(WrongPieces, match="2 are missing, and wrong ones came"):
-            await member.fetch(info, fetched, [range(2)], stall_s=2 * SHORT_S)
+        async with under_way(member.fetch(info, fetched, [range(2)])):
+            await until_shown(member, info, lambda shown: shown.wrong_bytes >= PIECE_BYTES)
+            with pytest.raises(WrongPieces, match="2 are missing, and wrong ones came"):
+                await member.fetch(info, fetched, [range(2)], stall_s=SHORT_S)
 
         found = await statistics_of(member, info)
         await owner.seed(info, published)
         await member.fetch(info, fetched, [range(2)], link=link_to(info, (OWNER, owner)))
     assert found.held == 0
-    assert found.wrong_bytes >= PIECE_BYTES
     assert len(false.requested) < 100  # it is banned, and dials for nothing
 
 
@@ -188,11 +206,14 @@ async def test_giant_metadata_is_not_taken() -> None:
 async def test_metadata_with_another_hash_is_not_believed(published: Path) -> None:
     info = publish(published)
     seed = RawSeed(info.info_hash, len(info.pieces), silent, with_files())
-    async with process_on(MEMBER) as member, seed.dialling(member.port, MEMBER, LIAR):
+    async with (
+        process_on(MEMBER) as member,
+        seed.dialling(member.port, MEMBER, LIAR),
+        under_way(member.metadata(link_to(info))),
+    ):
+        await until(lambda: bool(seed.metadata_parts))
         with pytest.raises(StaleLink):
-            await member.metadata(link_to(info), 2 * SHORT_S)
-
-    assert seed.metadata_parts
+            await member.metadata(link_to(info), SHORT_S)
 
 
 async def test_peers_learn_the_name_of_the_library_only(published: Path) -> None:

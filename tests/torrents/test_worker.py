@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.torrents import bans
+from mailserver.torrents import worker as worker_module
 from mailserver.torrents.errors import CannotListen
-from mailserver.torrents.frames import Frame, encode_bytes
-from mailserver.torrents.info import TorrentInfo
+from mailserver.torrents.frames import Frame, encode_bytes, encode_pieces
+from mailserver.torrents.info import BLOCKS_PER_PIECE, DATA_FILE, INDEX_FILE, PIECE_BYTES, TorrentInfo
+from mailserver.torrents.making import make_torrent
 from mailserver.torrents.session import Session
 from mailserver.torrents.settings import TorrentSettings
 from mailserver.torrents.worker import Worker
-from tests.torrents.folders import publish
-from tests.torrents.processes import MEMBER
+from tests.torrents.folders import NAME, publish
+from tests.torrents.processes import MEMBER, OWNER
+from tests.torrents.raw_seed import RawSeed
 from tests.waiting import DEADLINE_S, turns
 
 pytestmark = pytest.mark.integration
@@ -39,8 +43,10 @@ async def working() -> AsyncIterator[tuple[Ask, asyncio.Queue[Frame]]]:
 
             asyncio.get_running_loop().add_reader(ours, on_alerts)
             worker.on_events()
+            dialling = group.create_task(worker.dial())
             yield worker.on_request, answers
             worker.on_request({"id": 1000, "op": "stop"})
+            dialling.cancel()
         asyncio.get_running_loop().remove_reader(ours)
 
 
@@ -90,6 +96,39 @@ async def test_drop_that_is_forgotten_before_it_begins_is_done(tmp_path: Path) -
         ask({"id": 3, "op": "forget", "request": 2})
 
         assert await answers.get() == {"id": 2, "result": {}}
+
+
+async def test_peer_that_libtorrent_has_banned_is_asked_again_when_nothing_comes_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bans.Bans, "add", lambda *_: None)  # as if it were not known who sent the wrong piece
+    monkeypatch.setattr(worker_module, "DIAL_INTERVAL_S", 0.05)
+    monkeypatch.setattr(worker_module, "LOOK_INTERVAL_S", 0.2)
+    info = publish(tmp_path / "published")
+    content = b"".join((tmp_path / "published" / name).read_bytes() for name in (DATA_FILE, INDEX_FILE))
+    sent: set[int] = set()
+
+    def damaged_at_first(piece: int, offset: int, size: int) -> bytes:
+        """The first seven blocks, of which a piece has as many, have come to harm on the way."""
+        sent.add(piece * PIECE_BYTES + offset)
+        if len(sent) <= BLOCKS_PER_PIECE:
+            return bytes(size)
+        return content[piece * PIECE_BYTES + offset :][:size]
+
+    seed = RawSeed(info.info_hash, len(info.pieces), damaged_at_first)
+    async with seed.listening(OWNER) as port, working() as (ask, answers):
+        (tmp_path / "fetched").mkdir()
+        ask({**adding(info, tmp_path / "fetched"), "peers": [(OWNER, port)]})
+        assert await answers.get() == {"id": 1, "result": {}}
+
+        ask({"id": 2, "op": "fetch", "info_hash": info.info_hash.hex(), "pieces": encode_pieces([info.pieces])})
+        wrong = 0
+        while "event" in (answer := await answers.get()):
+            wrong = answer["wrong"]
+
+        assert answer == {"id": 2, "result": {}}
+        assert wrong > 0
+    assert make_torrent(tmp_path / "fetched", NAME) == info
 
 
 def test_session_that_does_not_say_where_it_listens_is_not_waited_for() -> None:
