@@ -5,10 +5,10 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from aiohttp import web
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import CollectorRegistry
 
 from mailserver.app.process import listen
+from mailserver.monitoring.exposition import Exposition
 from mailserver.monitoring.http_server import HttpServer, as_json
 
 log = logging.getLogger(__name__)
@@ -23,12 +23,8 @@ class ServiceMonitor(HttpServer):
         Args:
             problems: returns what keeps the process from doing all of its work.
         """
-        self._registry = registry
         self._problems = problems
-        super().__init__({"/metrics": self._metrics, "/health": self._health, "/ready": self._ready})
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        super().__init__({"/metrics": Exposition(registry).answer, "/health": self._health, "/ready": self._ready})
 
     async def _health(self, request: web.Request) -> web.Response:
         """Say that the process is alive: its event loop runs."""

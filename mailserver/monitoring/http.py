@@ -1,8 +1,8 @@
 """Metrics, health and the status page over HTTP."""
 
 from aiohttp import web
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from mailserver.monitoring.exposition import Exposition
 from mailserver.monitoring.http_server import NO_STORE, HttpServer, as_json
 from mailserver.monitoring.page import load_page
 from mailserver.monitoring.state import Monitoring
@@ -19,7 +19,7 @@ class Monitor(HttpServer):
                 "/": self._status_page,
                 "/status.json": self._status,
                 "/history.json": self._history,
-                "/metrics": self._metrics,
+                "/metrics": Exposition(monitoring.registry).answer,
                 "/health": self._health,
                 "/ready": self._ready,
             }
@@ -35,10 +35,6 @@ class Monitor(HttpServer):
     async def _history(self, request: web.Request) -> web.Response:
         text = await self._monitoring.history_json()
         return web.Response(text=text, content_type="application/json", headers=NO_STORE)
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        body = generate_latest(self._monitoring.registry)
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _health(self, request: web.Request) -> web.Response:
         """Say that the daemon is alive: its event loop runs. Problems are listed, but a restart would solve none."""
