@@ -188,7 +188,7 @@ class Source:
         try:
             async with (
                 asyncio.timeout(None) as self._visit_timeout,
-                connect(self.enode, self._settings.client_id, self._key) as client,
+                connect(self.enode, self._settings.client_id, self._key, bounds=self._settings.bounds) as client,
             ):
                 await self._compare(client)
                 while (walk := self._next_walk()) is not None:

@@ -16,6 +16,7 @@ from mailserver.client.sealing import seal_request
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode, NodeId, PrivateKey
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, LocalProtocolError, MailserverError
+from mailserver.limits.frame_bounds import FrameBounds
 from mailserver.limits.send_rate import SendRate
 from mailserver.mail.answer import AnswerCheck
 from mailserver.mail.completion import Completion, Failure, decode_completion
@@ -333,16 +334,19 @@ class MailClient:
 
 
 @contextlib.asynccontextmanager
-async def connect(enode: Enode, client_id: str, key: PrivateKey | None = None) -> AsyncIterator[MailClient]:
+async def connect(
+    enode: Enode, client_id: str, key: PrivateKey | None = None, *, bounds: FrameBounds | None = None
+) -> AsyncIterator[MailClient]:
     """Connect to a node, as a light node that wants no live envelopes before it subscribes; disconnect at the end.
 
     Args:
         key: our node key; a new one if not given.
+        bounds: shared with other connections; None: the connection has its own.
     Raises:
         ConnectionLost: nobody answers there, the handshake fails, or no Status comes.
     """
     key = key or random_key()
-    connection = await dial(enode, session_config(key, client_id), NOTHING_LIVE)
+    connection = await dial(enode, session_config(key, client_id), NOTHING_LIVE, bounds=bounds)
     client = MailClient(connection, PeerSettings(), key.public_key)
     running = asyncio.create_task(connection.pump(one_by_one(client.on_event, is_wanted=client.is_wanted)))
     running.add_done_callback(lambda _: client.on_lost())

@@ -12,12 +12,14 @@ from mailserver.catchup.catchup import ASK_AGAIN_S, Catchup
 from mailserver.catchup.ledger import MAX_SOURCES, CatchupError, open_ledger
 from mailserver.catchup.progress import State
 from mailserver.catchup.ranges import LATE_S, Range
+from mailserver.limits.frame_bounds import FrameBounds
+from mailserver.limits.frame_memory import ReceiveMemory
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from tests.catchup.running import WHOLE, assert_stored, catching_up, settled, state_of
 from tests.catchup.servers import DAY, SMALL, THREE_DAYS, Archive, Asked, serving, settings_for, silent
 from tests.catchup.starts import asked_since, lines, nobody
-from tests.mailservers import NOW
+from tests.mailservers import NOW, make_large_envelopes
 from tests.waiting import DEADLINE_S, turns, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("quick")]
@@ -310,3 +312,25 @@ async def test_source_that_comes_and_goes_while_it_is_being_left_is_asked_on(tmp
     assert_stored(tmp_path, THREE_DAYS)
     assert progress.state is State.DONE
     assert server.visits == 2
+
+
+async def test_sources_share_the_memory_for_what_is_coming(tmp_path: Path) -> None:
+    long = make_large_envelopes(3, 100_000)
+    memory = ReceiveMemory(1024 * 1024)
+    settings = replace(settings_for(), bounds=FrameBounds(memory=memory))
+    taken = memory.reserve(1024 * 1024, lambda: None)
+
+    async with (
+        serving(Archive(long[:2]), name="one") as one,
+        serving(Archive(long[1:]), name="other") as other,
+        catching_up(tmp_path, one.enode, other.enode, settings=settings) as catchup,
+    ):
+        await until(lambda: bool(one.requests and other.requests))
+        with pytest.raises(TimeoutError):  # what they send is not read
+            await asyncio.wait_for(catchup.settled(), 0.5)
+        stored = [progress.stored for progress in catchup.snapshot()]
+        memory.release(taken)
+        await settled(catchup)
+
+    assert stored == [0, 0]
+    assert_stored(tmp_path, long)
