@@ -50,14 +50,16 @@ class Period:
     """A period as its record describes it.
 
     `created`: when its first and its last envelope were created, Unix seconds, inclusive. `record`: the version of the
-    record; the same version means the same files. `damage`: why its record cannot be read; "" if it can. Else nobody
-    knows which run has written it, and `created` is when envelopes of such a period may have been created.
+    record; the same version means the same files. `files`: how many it has. `damage`: why its record cannot be read; ""
+    if it can. Else nobody knows which run has written it, and `created` is when envelopes of such a period may have
+    been created.
     """
 
     name: str
     run: str
     created: tuple[int, int]
     record: Version
+    files: int = 0
     damage: str = ""
 
 
@@ -252,7 +254,7 @@ def _summary(record: PeriodRecord, name: str, where: str, version: Version) -> _
     period = None
     if held and record.files:
         created = min(day.created_min for day in held), max(day.created_max for day in held)
-        period = Period(record.period, record.run, created, version)
+        period = Period(record.period, record.run, created, version, len(record.files))
     return _Read(period, (record.period, record.run), frozenset(record.replaces))
 
 
@@ -260,5 +262,5 @@ def _unknown(name: str, version: Version, damage: str) -> _Read:
     """What is known of a record that cannot be read: when its period ended, by its name. No run gives other names."""
     period = None
     with suppress(ValueError):
-        period = Period(name, "", (0, end_of_period(name) - 1 + MAX_AHEAD_S), version, damage)
+        period = Period(name, "", (0, end_of_period(name) - 1 + MAX_AHEAD_S), version, damage=damage)
     return _Read(period, (name, ""), frozenset(), damage)

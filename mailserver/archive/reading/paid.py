@@ -84,8 +84,8 @@ class PaidReads:
         known = self._archive.kept(period, PeriodFiles)
         if known is not None:
             return known
-        files = await self._run(STEP, lambda: self._archive.catalog.files(period))
-        self._charge(RECORD_FILE * len(files.files))
+        work = STEP + RECORD_FILE * period.files
+        files = await self._run(work, lambda: self._archive.catalog.files(period))
         self._archive.keep(period, files, _FILE_BYTES * len(files.files))
         return files
 

@@ -23,14 +23,18 @@ from mailserver.archive.reading import source as source_module
 from mailserver.archive.reading.search import LOWEST_HASH
 from mailserver.archive.reading.source import ArchiveSource
 from mailserver.errors import StoreError
+from mailserver.ids.envelopes import envelope_muid
+from mailserver.ids.muid import sync_id
 from mailserver.metrics.labels import ArchiveRead
 from mailserver.metrics.registry import Metrics, count_of
+from mailserver.reconcile.sides import Needed
 from mailserver.store.interface import OURSELVES, GoesOn, NewEnvelope, Payer, Place, Query, always
 from mailserver.waku.bloom import Interest, bloom_of
-from mailserver.waku.envelope import EnvelopeHash, Topic
+from mailserver.waku.envelope import EnvelopeHash, Topic, decode_envelope
 from tests.archive.reading.parquet import BY_PREFIX, BY_TOPIC, envelope, write_period
 from tests.properties import settings
 from tests.store.samples import DAY, EVER, EVERY_BYTE, FULL, NEWS, SPORT, START, UNSHRUNK, answer, place
+from tests.waiting import DEADLINE_S, until
 
 T = TypeVar("T")
 F = TypeVar("F", bound=FolderFiles)
@@ -506,6 +510,35 @@ async def test_days_that_are_replaced_one_after_the_other_are_answered_whole_and
         assert len(opens) < 1.5 * len(opens_alone)
 
 
+async def test_envelopes_are_found_by_their_ids_and_read_while_days_are_replaced_one_after_the_other(
+    tmp_path: Path,
+) -> None:
+    kept = spread(45, days=9)
+    for day in {one.received // DAY for one in kept}:
+        write_period(tmp_path, [one for one in kept if one.received // DAY == day], snapshot=False)
+    items = {sync_id(envelope_muid("/waku/1", decode_envelope(one.raw))): one for one in kept}
+    groups = [Needed(one.created, one.created, [item]) for item, one in items.items()]
+
+    class Files(ReplacedMeanwhile):
+        pass
+
+    Files.kept, Files.is_replaced = kept, False
+    with watched(tmp_path, Files, at_once=2) as (source, files):
+        await source.periods()
+        Files.is_replaced = True
+        found = await source.find_items("/waku/1", groups, payer=OURSELVES)
+        for day in {one.received // DAY for one in kept}:  # once more, before they are read
+            shutil.rmtree(tmp_path / f"date={day_name(day)}")
+            write_period(tmp_path, [one for one in kept if one.received // DAY == day], run="run-3", snapshot=False)
+        page = source.page_by_id([found[item] for item in items], OURSELVES)
+        read: list[bytes] = []
+        while page.left:
+            read += (await page.read(10, EVERY_BYTE)).split()
+
+    assert read == raws([*items.values()])
+    assert len(files.replaced) == 9
+
+
 @contextmanager
 def watched(archive: Path, kind: type[F], *, at_once: int) -> Iterator[tuple[ArchiveSource, F]]:
     """A source that keeps nothing in memory, and its files."""
@@ -564,6 +597,36 @@ async def test_index_of_many_files_is_looked_through_in_slices(tmp_path: Path) -
     of_directory = reads.INDEX + reads.RECORD_FILE * len(topics)
     assert sum(charged) > 120 * reads.INDEX_FILE > 2 * reads.STEP_WORK
     assert max(charged) <= reads.STEP + reads.STEP_WORK + of_directory
+
+
+async def test_record_of_many_files_is_charged_though_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
+    topics = [Topic(number.to_bytes(4, "big")) for number in range(1, 121)]
+    kept = [envelope(number, created=START + number, topic=topic) for number, topic in enumerate(topics)]
+    write_period(tmp_path, kept, layout=BY_TOPIC)
+    is_read, may_end = threading.Event(), threading.Event()
+
+    class Files(FolderFiles):
+        def read(self, name: str) -> str | None:
+            if is_listed:
+                is_read.set()
+                may_end.wait(DEADLINE_S)
+            return super().read(name)
+
+    charged: list[int] = []
+    is_listed = False
+    with watched(tmp_path, Files, at_once=1) as (source, _):
+        await source.periods()
+        is_listed = True
+        asking = asyncio.create_task(
+            source.find(Query(*EVER, FULL), 10, above=None, payer=Payer(charge=charged.append))
+        )
+        await until(is_read.is_set)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        may_end.set()
+
+    assert sum(charged) >= reads.RECORD_FILE * len(topics)
 
 
 async def test_page_has_no_more_reads_waiting_than_threads_read(
