@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mailserver import __version__
-from mailserver.commands.output import complain
+from mailserver.commands.output import complain, open_standard_streams
 from mailserver.errors import ConfigError, MailserverError
 
 COMMANDS: tuple[tuple[str, str, str, str], ...] = (
@@ -157,10 +157,14 @@ class CommandParser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code."""
-    arguments = _parser().parse_args(argv)
+    open_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the terminal may not be able to encode a payload
     try:
+        try:
+            arguments = _parser().parse_args(argv)
+        finally:
+            sys.stdout.flush()  # what --help says
         code = int(arguments.command(arguments) or 0)
         sys.stdout.flush()
     except ConfigError as error:

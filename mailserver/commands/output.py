@@ -1,6 +1,7 @@
 """How commands print: envelopes as a table for people, or as JSON lines or raw RLP for programs; errors on one line."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,6 +17,8 @@ from mailserver.waku.payload import Opened
 FORMATS = ("table", "json", "raw")
 
 _TABLE_ROW = "{created:<20} {topic:<10} {size:>7} {hash:<18} {payload}"
+_STDERR = 2
+
 _CLEAR_LINE = "\r\x1b[K"
 
 
@@ -27,6 +30,23 @@ def printable(text: str) -> str:
 def counted(count: int, thing: str) -> str:
     """A number of things, such as "2 envelopes"."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def open_standard_streams() -> None:
+    """Open those of stdin, stdout and stderr that whoever started us has closed (`>&-`).
+
+    Otherwise the next file to be opened, such as the store, would take the number of the stream, and get what is
+    printed.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number is taken. To write to stdout then fails, as it does without us; complaints go nowhere.
+            os.open(os.devnull, os.O_WRONLY if number == _STDERR else os.O_RDONLY)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115 - until the end
 
 
 def complain(text: str) -> None:

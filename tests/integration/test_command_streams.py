@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import pytest
 
+from mailserver.data_dir.folder import read_enode
 from tests.integration.commands import NEWS, assert_fails, listening, post
 from tests.integration.daemons import (
     DEADLINE_S,
@@ -20,7 +21,9 @@ from tests.integration.daemons import (
     Daemon,
     assert_no_traceback,
     run_command,
+    running_daemon,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -62,6 +65,53 @@ def test_reader_that_is_gone_before_the_first_line_is_no_error_worth_a_word(arch
             done = run_into(nobody, *arguments)
 
         assert done.returncode == 1
+
+
+def closed(streams: str) -> tuple[str, ...]:
+    """The program, with streams closed by the shell."""
+    return "sh", "-c", f'exec "$0" "$@" {streams}', *PROGRAM
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["config"], ["status", "--help"], ["stats", "--data-dir", "DIR"]],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_closed_stdout_is_output_that_cannot_be_written(arguments: list[str], archive: Daemon) -> None:
+    words = [str(archive.data_dir) if word == "DIR" else word for word in arguments]
+
+    done = run_command(*words, program=closed(">&-"))
+
+    assert_fails(done, 1, "cannot write the output: Bad file descriptor")
+
+
+def test_command_without_any_stream_fails_in_silence() -> None:
+    done = run_command("config", program=closed(">&- 2>&- <&-"))
+
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+
+
+def test_command_that_reads_a_closed_stdin_has_nothing_to_read() -> None:
+    done = run_command("id", program=closed("<&-"))
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_daemon_whose_stdout_is_closed_serves(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, program=closed(">&- <&-")) as daemon:
+        post(daemon.enode, "hello")
+
+        assert daemon.stop() == 0
+
+
+def test_daemon_without_any_stream_keeps_its_store_to_itself(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, program=closed(">&- 2>&- <&-"), listening=False) as daemon:
+        wait_until((tmp_path / "enode").exists)
+        post(read_enode(tmp_path), "hello")
+        names = [str(Path(f"/proc/{daemon.process.pid}/fd/{number}").readlink()) for number in (0, 1, 2)]
+
+        assert daemon.stop() == 0
+    assert names == [os.devnull] * 3
 
 
 @pytest.mark.parametrize("command", ["request", "stats"])
