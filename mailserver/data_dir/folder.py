@@ -136,6 +136,8 @@ def _has_others_files(data_dir: Path) -> bool:
 def load_or_make_key(data_dir: Path) -> PrivateKey:
     """Read the node key, 64 hex digits; at the first start make one, readable by its owner only.
 
+    An enode file of an earlier key is removed with that: nobody answers there as that node any more.
+
     Raises:
         StartupError: others may read the file, or it holds no key.
     """
@@ -144,6 +146,7 @@ def load_or_make_key(data_dir: Path) -> PrivateKey:
         text = read_secret(path)
     except FileNotFoundError:
         key = random_key()
+        _remove_enode(data_dir)
         _write(path, f"{key.secret.hex()}\n")
         return key
     except OSError as error:
@@ -208,15 +211,24 @@ def read_secret(path: Path) -> bytes:
 
 
 def write_enode(data_dir: Path, enode: Enode) -> None:
-    """Write the enode file: complete, or as it was. A file that says the same is left: that takes no room.
+    """Write the enode file: complete, or as it was. A file that says the same is left: that takes no room. One of
+    another node is removed first: it is worse than none.
 
     Raises:
         StartupError: it cannot be written.
     """
     with contextlib.suppress(StartupError):
-        if read_enode(data_dir) == enode:
+        before = read_enode(data_dir)
+        if before == enode:
             return
+        if before.node_id != enode.node_id:
+            _remove_enode(data_dir)
     _write(data_dir / ENODE_FILE, f"{enode}\n")
+
+
+def _remove_enode(data_dir: Path) -> None:
+    with _writing(data_dir / ENODE_FILE):
+        (data_dir / ENODE_FILE).unlink(missing_ok=True)
 
 
 def read_enode(data_dir: Path) -> Enode:
@@ -235,7 +247,13 @@ def read_enode(data_dir: Path) -> Enode:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with _writing(path):
         write_atomically(path, text)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise StartupError(f"cannot write {path}: {error.strerror}") from error

@@ -380,6 +380,32 @@ def test_enode_of_an_ipv6_host_is_read_as_it_was_written(made: Path) -> None:
     assert read_enode(made) == enode
 
 
+def test_enode_goes_with_its_key(made: Path) -> None:
+    load_or_make_key(made)
+    write_enode(made, enode_at(30303))
+
+    load_or_make_key(made)
+    assert read_enode(made) == enode_at(30303)
+
+    (made / "nodekey").unlink()
+    load_or_make_key(made)
+    assert names_in(made) == {"nodekey"}
+
+
+def test_enode_of_another_node_is_removed_even_if_none_can_be_written(made: Path) -> None:
+    write_enode(made, enode_at(30303))
+    in_the_way = made / "enode.tmp"
+    in_the_way.mkdir()
+
+    with pytest.raises(StartupError, match="cannot write"):
+        write_enode(made, enode_at(30304))
+    assert read_enode(made) == enode_at(30303)  # the same node, perhaps at another port
+
+    with pytest.raises(StartupError, match="cannot write"):
+        write_enode(made, enode_at(30303, "another"))
+    assert names_in(made) == {"enode.tmp"}
+
+
 def test_whoever_has_the_old_enode_file_open_sees_all_of_it(made: Path) -> None:
     write_enode(made, enode_at(1))
 
