@@ -116,12 +116,13 @@ def _is_log_ours(path: Path) -> bool:
     """Whether the log is of this store. SQLite checks only that it is whole, and would write another's into this one.
 
     The identity is in the log, too: the daemon writes it every few seconds. If the file alone has no identity, it is
-    new; or a backup that was started and then killed; or a backup that took the place of a store whose log was left.
+    new; or a backup that was started and then killed; or a backup that took the place of a store whose log was left. If
+    both together have none, a start was killed that had taken it from a store that went back to an earlier moment.
     """
     alone, together = _identity(path, "mode=ro&immutable=1"), _identity(path, "mode=ro")
     if alone is None or together is None or alone == together:
         return True
-    return not alone and _read(path, "mode=ro", "PRAGMA quick_check(1)") == ["ok"]
+    return not (alone and together) and _read(path, "mode=ro", "PRAGMA quick_check(1)") == ["ok"]
 
 
 def _identity(path: Path, options: str) -> list[str] | None:

@@ -97,9 +97,22 @@ def _identify(connection: sqlite3.Connection, path: Path, newest: int) -> str:
         adopt_archived(path, identity, newest)
     except ArchivedError as error:  # pruning then waits for the next run of the compaction
         log.warning("record of the compaction not adopted error=%r", str(error))
+    _write_back(connection)
     with transaction(connection):
         connection.execute("INSERT INTO identity VALUES (?)", (identity,))
         # What was received after that moment may be in the archive, and is not here.
         connection.execute(f"UPDATE removed SET until = max(until, {MISSED_UNTIL})")
     log.info("store restored from a backup identity=%s", identity)
     return identity
+
+
+def _write_back(connection: sqlite3.Connection) -> None:
+    """Have the file itself without an identity before the log has a new one. If the file still had an old one after a
+    kill, the log would be taken for another store's (`store.sqlite.damage`).
+
+    Raises:
+        StoreError: another process reads the store as it was before.
+    """
+    ((is_busy, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    if is_busy:
+        raise StoreError("another process reads the store: it gets a new identity when that is done, so try again")

@@ -2,19 +2,23 @@
 
 import logging
 import shutil
+import sqlite3
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mailserver.errors import StoreError
 from mailserver.handoff.archived import Archived
 from mailserver.store.retention import BATCH_ROWS, END_OF_TIME, Surplus
+from mailserver.store.sqlite import connections
 from mailserver.store.sqlite.handoff import archived_file, read_archived, write_archived
 from mailserver.store.sqlite.identity import NOTHING_KNOWN, Known
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
-from tests.store.samples import DAY, RECEIVED, new_envelopes, rows
+from tests.store.samples import DAY, RECEIVED, copy_as_on_disk, new_envelopes, plain, rows
 
 BEFORE, LOST, AFTER = new_envelopes(4), new_envelopes(3, first=100), new_envelopes(2, first=200)
 DAY_OF_ALL = RECEIVED // DAY
@@ -150,6 +154,50 @@ async def test_damaged_record_says_nothing(path: Path) -> None:
     archived_file(path).write_text("{")
 
     assert await reopened(path) == known.identity
+
+
+async def test_start_that_is_killed_at_any_moment_goes_on(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each commit of it is only in the log at first, and the file has the old identity."""
+    known = await put_back(path)
+    left: list[Path] = []
+
+    class Traced(sqlite3.Connection):
+        def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+            found = super().execute(sql, *parameters)
+            if sql in ("COMMIT", "PRAGMA wal_checkpoint(TRUNCATE)"):
+                left.append(copy_as_on_disk(path, tmp_path / str(len(left))))
+            return found
+
+    def connect(*args: Any, **options: Any) -> sqlite3.Connection:
+        return sqlite3.connect(*args, factory=Traced, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(connections, "_connect", partial(connect, isolation_level=None))
+        identity = await reopened(path, known)
+
+    assert len(left) > 3  # it was taken, written back, and given
+    for each in left:
+        again = await reopened(each, known)
+        assert again != known.identity
+        assert await reopened(each, Known(again, 4)) == again
+    assert identity != known.identity
+
+
+async def test_identity_is_given_when_nobody_reads_the_file_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "BUSY_TIMEOUT_S", 0.01)
+    known = await put_back(path)
+    with plain(path) as reading:
+        reading.execute("BEGIN")
+        reading.execute("SELECT count(*) FROM envelopes").fetchone()
+
+        with pytest.raises(StoreError, match="another process reads the store"):
+            await reopened(path, known)
+
+    assert await reopened(path, known) not in ("", known.identity)
 
 
 async def test_start_that_failed_in_between_is_made_good_by_the_next(path: Path) -> None:
