@@ -6,7 +6,9 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from mailserver.errors import StoreError
 from mailserver.handoff.archived import Mark
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.engine.index_state import IndexState
@@ -18,6 +20,7 @@ from mailserver.store.message_ids import OtherNetworkTopic
 from mailserver.store.others import Others
 from mailserver.store.retention import Surplus
 from mailserver.store.sqlite.connections import open_writer, transaction
+from mailserver.store.sqlite.damage import explain
 from mailserver.store.sqlite.deletion import delete_batch, give_back_pages
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.id_index import advance, give_up
@@ -27,7 +30,10 @@ from mailserver.store.sqlite.presence import Presence
 from mailserver.store.sqlite.reader_pool import ReaderPool, open_readers
 from mailserver.store.sqlite.reading import READERS, SNAPSHOTS, SqliteReading
 from mailserver.store.sqlite.snapshots import open_snapshots
+from mailserver.store.sqlite.worker import Worker
 from mailserver.store.sqlite.writer import StoreWriter
+
+T = TypeVar("T")
 
 
 class SqliteStore(SqliteReading):
@@ -163,7 +169,7 @@ async def open_store(
     worker = await open_writer(path)
     try:
         found = await worker.run(partial(identify, path=path, known=known))
-        before = await worker.run(_network_topic)
+        before = await _asked(worker, path, _network_topic)
         if before not in ("", network_topic) and not reindex:
             raise OtherNetworkTopic(before, network_topic)
         failures, presence = StoreFailures(path), Presence(path)
@@ -177,7 +183,7 @@ async def open_store(
             writer = StoreWriter(worker, path, presence, failures, snapshots, index, found.newest)
             writing = asyncio.create_task(writer.run(), name="store writer")
             try:
-                removed = await worker.run(_removed)
+                removed = await _asked(worker, path, _removed)
                 state = IndexState(
                     network_topic,
                     writer.index_moves,
@@ -194,6 +200,18 @@ async def open_store(
                     await worker.close()
     finally:
         await worker.close(_write_back)
+
+
+async def _asked(worker: Worker, path: Path, read: Callable[[sqlite3.Connection], T]) -> T:
+    """What the store says of itself.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    try:
+        return await worker.run(read)
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot read the store {path}: {explain(error, path)}") from error
 
 
 def _removed(connection: sqlite3.Connection) -> tuple[int, int]:

@@ -144,6 +144,17 @@ def test_backup_that_was_started_and_killed_is_opened(tmp_path: Path, *, is_torn
     assert rows(killed, "SELECT id FROM identity") == identity
 
 
+@pytest.mark.parametrize("table", ["identity", "id_index", "removed", "sqlite_sequence"])
+async def test_store_that_cannot_be_read_to_begin_with_is_refused_in_a_line(tmp_path: Path, table: str) -> None:
+    path = await asyncio.to_thread(make_closed, tmp_path / "store" / STORE_FILE)
+    ((root,),) = rows(path, "SELECT rootpage FROM sqlite_master WHERE name = ?", table)
+    overwrite(path, (root - 1) * PAGE_BYTES, b"\xff" * 200)
+
+    with pytest.raises(StoreError, match="malformed; run waku-mailserver check"):
+        async with open_store(path):
+            pytest.fail("it was opened")
+
+
 @pytest.mark.parametrize(
     ("change_it", "said"),
     [
