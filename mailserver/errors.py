@@ -77,6 +77,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
         Unreachable              [store.postgres.failures] the database does not answer: try again later
         TableGone                [store.leveldb.files] a table was replaced meanwhile: look which there are
         StoreLost                [store.sqlite.presence] its file was replaced or deleted: nothing works until a restart
+      TooManyEntries           [leveldb.batch] a record takes more memory than it may: set it aside
       TooManyIds               [store.message_ids] a scope by topics is too large to compare: ask for a shorter time
       RangeTooWide             [store.message_ids] too many ids lie in the time of those looked for: name a shorter one
       ServedError              [handoff.communities] what `community serve` has said cannot be read: show nothing of it
@@ -94,6 +95,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
       CompactionRunning        [handoff.archived] another run has the store: do not start
       CatchupError             [catchup.ledger] what sources owe us cannot be read or written: exit code 1
         TooManySources           [catchup.catchup] no room for one more source: it is not asked
+      Unanswered               [catchup.asking] a page of a source did not come: ask it for less, later
       CommunityError           [community.owner.record] a community of ours cannot be used, or changed so: exit code 1
       BackupError              [data_dir.backup] there is no backup: exit code 1
       FileTooLong              [data_dir.small_files] a small file is longer than it can be: becomes a BackupError
