@@ -13,8 +13,8 @@ from mailserver.store.postgres.connections import Connection, take_lock
 from mailserver.store.postgres.partitions import (
     DAYS_BACK,
     MAKING_S,
-    MAKING_WAIT_S,
     NOT_MADE,
+    WAIT_S,
     drop,
     make_partition,
     partition,
@@ -61,7 +61,7 @@ class PartitionsAhead:
             return
         try:
             async with connection.transaction():
-                await take_no_longer(connection, MAKING_WAIT_S, AHEAD_S)
+                await take_no_longer(connection, WAIT_S, AHEAD_S)
                 await take_lock(connection, Lock.UPKEEP)  # one mailserver at a time
                 if today + 1 not in (await partitioned_days(connection, table))[0]:
                     await make_partition(connection, table, today + 1)
@@ -75,7 +75,7 @@ async def _drop_if_empty(connection: Connection, day: int) -> None:
     """Drop a day of which nothing has come, or nothing is left. It is too old to get a partition again."""
     try:
         async with connection.transaction():
-            await take_no_longer(connection, MAKING_WAIT_S, MAKING_S)
+            await take_no_longer(connection, WAIT_S, MAKING_S)
             await take_lock(connection, Lock.UPKEEP)
             await take_lock(connection, Lock.COMMIT)
             is_there = f"SELECT EXISTS (SELECT 1 FROM {partition('envelopes', day)})"

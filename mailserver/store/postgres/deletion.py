@@ -2,7 +2,9 @@
 
 By age, days that have a partition are only ever dropped, once all of what they have is too old: it stays for up to a
 day longer than it must, and longer if some of it came late. Rows are deleted one by one only in the last partition.
-By number or size, rows are deleted everywhere, oldest by reception first, unless a whole day is too much.
+By number or size, rows are deleted everywhere, oldest by reception first, unless a whole day is too much. And as long
+as too many ids of a day are in the last partition of ids, where one statement would have to delete them, its rows are
+deleted with theirs.
 
 A batch holds Lock.UPKEEP and Lock.COMMIT: nothing is stored, indexed or deleted meanwhile, by any mailserver.
 While the nightly job reads the store, nothing is deleted; and it does not begin to read while a batch is being deleted.
@@ -17,7 +19,7 @@ import asyncpg
 from mailserver.handoff.archived import Mark
 from mailserver.store.interface import Deleted
 from mailserver.store.postgres.connections import Connection, keep_compaction_away, take_lock
-from mailserver.store.postgres.id_index import IndexedRow, forget, forget_day
+from mailserver.store.postgres.id_index import IndexedRow, forget, forget_day, has_many_elsewhere
 from mailserver.store.postgres.partitions import drop, partition, partitioned_days
 from mailserver.store.postgres.schema import Lock
 from mailserver.store.retention import BATCH_BYTES, BATCH_ROWS, END_OF_TIME, Surplus
@@ -58,7 +60,6 @@ def _doomed(table: str) -> str:
     """
 
 
-_DOOMED = {table: _doomed(table) for table in ("envelopes", "envelopes_rest")}
 _DELETE = """
     DELETE FROM envelopes AS e USING unnest($1::bigint[], $2::bytea[]) AS d (created, hash)
     WHERE e.created = d.created AND e.hash = d.hash
@@ -159,6 +160,10 @@ async def _delete_day(connection: Connection, surplus: Surplus, archived: Mappin
     for day in days:
         if not _may_go(day, surplus, archived):
             continue
+        if await has_many_elsewhere(connection, day.day):
+            await take_lock(connection, Lock.COMMIT)
+            table = partition("envelopes", day.day)
+            return await _delete_some(connection, table, sorted(day.last_seqs), surplus, archived)
         # Ids first: whoever compares them may have to be waited for, and meanwhile envelopes can be stored.
         await forget_day(connection, day.day)
         await take_lock(connection, Lock.COMMIT)
@@ -178,12 +183,24 @@ async def _delete_rows(connection: Connection, surplus: Surplus, archived: Mappi
     # By number or size, no part of the store is left out.
     kept = [*(await partitioned_days(connection))[0]] if surplus.before < END_OF_TIME else []
     table = "envelopes_rest" if surplus.before < END_OF_TIME else "envelopes"
-    for (day,) in await connection.fetch(_RECEPTION_DAYS, (surplus.before - 1) // SECONDS_PER_DAY, kept):
+    days = await connection.fetch(_RECEPTION_DAYS, (surplus.before - 1) // SECONDS_PER_DAY, kept)
+    return await _delete_some(connection, table, [day for (day,) in days], surplus, archived)
+
+
+async def _delete_some(
+    connection: Connection,
+    table: str,
+    reception_days: Sequence[int],
+    surplus: Surplus,
+    archived: Mapping[int, Mark] | None,
+) -> Deleted:
+    """Delete a batch of a table's rows of the first of these days of which any may go."""
+    for day in reception_days:
         last_seq = _MAX_SEQ if archived is None else archived.get(day, 0)
         if last_seq <= 0:  # nothing may go: without this, all of the day would be walked through to find that
             continue
         start, end = day * SECONDS_PER_DAY, min((day + 1) * SECONDS_PER_DAY, surplus.before)
-        rows = await connection.fetch(_DOOMED[table], start, end, last_seq, min(surplus.envelopes, BATCH_ROWS))
+        rows = await connection.fetch(_doomed(table), start, end, last_seq, min(surplus.envelopes, BATCH_ROWS))
         if rows:
             doomed = [Doomed(*row) for row in rows]
             await _delete(connection, day, doomed)

@@ -11,8 +11,6 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import asyncpg
-
 from mailserver.ids.envelopes import joined_muids
 from mailserver.ids.muid import sync_id
 from mailserver.store.engine.id_sums import (
@@ -32,6 +30,11 @@ from mailserver.store.postgres.schema import Lock
 from mailserver.units import SECONDS_PER_DAY
 
 log = logging.getLogger(__name__)
+
+
+MANY_ELSEWHERE = 20_000
+"""How many ids of a day may be in the last partition for one statement to delete them: some tenths of a second, of the
+10 s that it may take. A day of which more came while a backup was read is not forgotten as a whole."""
 
 
 class Item(NamedTuple):
@@ -66,6 +69,9 @@ _NEXT = """
 _NEXT_DAYS = """
     SELECT array_agg(DISTINCT created / 86400)
     FROM (SELECT created FROM envelopes WHERE seq > $1 ORDER BY seq LIMIT $2) AS following
+"""
+_ELSEWHERE = """
+    SELECT count(*) FROM (SELECT 1 FROM ids_rest WHERE created >= $1 AND created < $2 LIMIT $3) AS counted
 """
 _INSERT_IDS = """
     INSERT INTO ids (created, id, hash, seq) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[])
@@ -103,7 +109,8 @@ async def advance(connection: Connection, network_topic: str, partitions: Partit
     topic, until_seq, last_seq = await connection.fetchrow(_STATE)
     if topic == network_topic and until_seq >= last_seq:
         return 0
-    await _make_partitions(connection, until_seq, partitions)
+    days = await connection.fetchval(_NEXT_DAYS, until_seq, BATCH_ROWS)
+    await partitions.make_patiently(connection, {*(days or ())})
     async with connection.transaction():
         await take_lock(connection, Lock.UPKEEP)
         topic, until_seq, last_seq = await connection.fetchrow(_STATE)
@@ -118,26 +125,6 @@ async def advance(connection: Connection, network_topic: str, partitions: Partit
         until_seq = max((row.seq for row in rows), default=last_seq)
         await connection.execute(_SET_STATE, network_topic, until_seq)
     return int(last_seq - until_seq)
-
-
-async def _make_partitions(connection: Connection, after_seq: int, partitions: Partitions) -> None:
-    """Make the partitions of the next rows' days, in a transaction that holds nothing else while it waits."""
-    days = {*(await connection.fetchval(_NEXT_DAYS, after_seq, BATCH_ROWS) or ())}
-    if partitions.are_settled(days):
-        return
-    is_done = False
-    try:
-        async with connection.transaction():
-            await take_lock(connection, Lock.UPKEEP)
-            await wait_no_longer(connection)
-            await partitions.make_for(connection, days)
-        is_done = True
-    except asyncpg.LockNotAvailableError:
-        if partitions.is_patient():
-            raise
-    finally:
-        if not is_done:
-            partitions.forget()
 
 
 async def forget(connection: Connection, rows: Sequence[IndexedRow]) -> None:
@@ -161,8 +148,15 @@ async def forget(connection: Connection, rows: Sequence[IndexedRow]) -> None:
     await _write(connection, {key: each for key, each in left.items() if each.ids})
 
 
+async def has_many_elsewhere(connection: Connection, day: int) -> bool:
+    """Whether too many of a day's ids are in the last partition for `forget_day`."""
+    start = day * SECONDS_PER_DAY
+    elsewhere = await connection.fetchval(_ELSEWHERE, start, start + SECONDS_PER_DAY, MANY_ELSEWHERE + 1)
+    return bool(elsewhere > MANY_ELSEWHERE)
+
+
 async def forget_day(connection: Connection, day: int) -> None:
-    """Remove a day from the index. The transaction must hold Lock.UPKEEP.
+    """Remove a day from the index. The transaction must hold Lock.UPKEEP. Not many of its ids may be elsewhere.
 
     Raises:
         asyncpg.LockNotAvailableError: somebody compares ids for too long.

@@ -15,7 +15,8 @@ import time
 
 import asyncpg
 
-from mailserver.store.postgres.connections import STATEMENT_TIMEOUT_S, Connection
+from mailserver.store.postgres.connections import STATEMENT_TIMEOUT_S, Connection, take_lock
+from mailserver.store.postgres.schema import Lock
 from mailserver.units import SECONDS_PER_DAY
 
 DAYS_BACK = 62
@@ -24,12 +25,14 @@ DAYS_BACK = 62
 DAYS_AHEAD = 1
 """How far in the future it may be: clocks differ."""
 
-WAIT_S = 1
-"""How long to wait for those who compare ids."""
+WAIT_S = 1.5
+"""How long to wait for those who compare ids, or vacuum: longer than the server's `deadlock_timeout`, 1 s if nobody has
+changed it. Only after that does it end an autovacuum that is in the way, which may take an hour."""
 
 MAKING_WAIT_S = 0.3
 """How long to wait for those who read the last partition while nobody can store, on any mailserver: longer than our own
-statements take. Whoever wants to read it waits behind us."""
+statements take. Whoever wants to read it waits behind us. It is too short to end an autovacuum, as WAIT_S does: what is
+made ahead waits for as long as that."""
 
 MAKING_S = 2.0
 """How long that may take, with the server's look through the last partition: 0.3 s for 600,000 envelopes there."""
@@ -79,29 +82,54 @@ class Partitions:
         self._kept_since: float | None = None
 
     async def make_if_free(self, connection: Connection, days: set[int]) -> None:
-        """Make partitions for days as `make_for` does, but only if that can be done at once. Else the rows of these
-        days belong into the last partition."""
-        if self.are_settled(days) or time.monotonic() < self._not_before:
+        """Make partitions for days, as far as they get one, if that can be done at once. Else the rows of these days
+        belong into the last partition. The transaction must hold the lock of those who insert.
+
+        Args:
+            days: of creation, Unix seconds / 86400.
+        """
+        if self._need_nothing(days):
             return
         try:
             async with connection.transaction():
                 await take_no_longer(connection, MAKING_WAIT_S, MAKING_S)
-                await self.make_for(connection, days)
+                await self._make_for(connection, days)
         except NOT_MADE:
-            self._not_before = time.monotonic() + MAKING_AGAIN_S
+            self._put_off()
         else:
             await take_no_longer(connection, STATEMENT_TIMEOUT_S, STATEMENT_TIMEOUT_S)
 
-    async def make_for(self, connection: Connection, days: set[int]) -> None:
-        """Make partitions for days, as far as they get one. The transaction must hold the lock of those who insert.
+    async def make_patiently(self, connection: Connection, days: set[int]) -> None:
+        """Make partitions for days, as far as they get one, in a transaction that holds nothing else while it waits. If
+        somebody reads for too long, or there is too much to look through, rows of these days belong into the last
+        partition.
 
         Args:
             days: of creation, Unix seconds / 86400.
+
         Raises:
-            asyncpg.LockNotAvailableError: somebody reads for too long.
+            asyncpg.LockNotAvailableError: somebody reads, and is to be waited for.
         """
-        if self.are_settled(days):
+        if self._need_nothing(days):
             return
+        is_done = False
+        try:
+            async with connection.transaction():
+                await take_lock(connection, Lock.UPKEEP)
+                await take_no_longer(connection, WAIT_S, MAKING_S)
+                await self._make_for(connection, days)
+            is_done = True
+        except asyncpg.LockNotAvailableError:
+            if self._is_patient():
+                raise
+            self._put_off()
+        except NOT_MADE:
+            self._put_off()
+        finally:
+            if not is_done:
+                self.forget()
+
+    async def _make_for(self, connection: Connection, days: set[int]) -> None:
         there, today = await partitioned_days(connection, self._table)
         if today != self._today:
             self._settled, self._today = set(), today
@@ -113,16 +141,19 @@ class Partitions:
         if len(days) <= DAYS_BACK:  # else they are old ones, which only take room here
             self._settled |= days
 
-    def is_patient(self) -> bool:
+    def _is_patient(self) -> bool:
         """Somebody reads. Whether to wait for him; else the rows of these days belong into the last partition."""
         now = time.monotonic()
         if self._kept_since is None:
             self._kept_since = now
         return now < self._kept_since + PATIENCE_S
 
-    def are_settled(self, days: set[int]) -> bool:
-        """Whether all these days have partitions, or get none."""
-        return days <= self._settled
+    def _put_off(self) -> None:
+        self._not_before = time.monotonic() + MAKING_AGAIN_S
+
+    def _need_nothing(self, days: set[int]) -> bool:
+        """Whether all these days have partitions, or get none, or are not to be tried again yet."""
+        return days <= self._settled or time.monotonic() < self._not_before
 
     def forget(self) -> None:
         """A transaction was undone, or another database answers."""
@@ -150,7 +181,7 @@ async def make_partition(connection: Connection, table: str, day: int) -> None:
 
 async def wait_no_longer(connection: Connection) -> None:
     """In the rest of this transaction, do not wait for a lock for longer than WAIT_S."""
-    await connection.execute(f"SET LOCAL lock_timeout = '{WAIT_S}s'")
+    await connection.execute(f"SET LOCAL lock_timeout = '{WAIT_S * 1000:.0f}ms'")
 
 
 async def take_no_longer(connection: Connection, wait_s: float, statement_s: float) -> None:

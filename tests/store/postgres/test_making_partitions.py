@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from mailserver.store.postgres import ahead, partitions
+from mailserver.handoff.archived import Mark
+from mailserver.store.postgres import ahead, deletion, id_index, partitions
 from mailserver.store.postgres.store import PostgresStore
 from mailserver.store.retention import Surplus
 from tests.store.engines import found
@@ -141,13 +142,63 @@ async def test_nobody_waits_again_for_a_backup_that_was_waited_for(place: Place,
 async def test_day_is_stored_where_there_is_too_much_to_look_through(
     place: Place, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partitions, "MAKING_S", 0.001)  # less than any partition takes
+    monkeypatch.setattr(partitions, "MAKING_WAIT_S", LIMIT_S)
+    monkeypatch.setattr(partitions, "MAKING_S", 0.01)
     envelope = of_day(TODAY, 1)
 
-    await store.put([envelope])
+    async with dumping(place):  # whom it would wait for, if it might take longer
+        await store.put([envelope])
 
     assert partition_of(place, envelope) == "envelopes_rest"
     assert store.problem == ""
+
+
+async def test_ids_are_indexed_where_there_is_too_much_to_look_through(
+    place: Place, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "WAIT_S", LIMIT_S)
+    monkeypatch.setattr(partitions, "MAKING_S", 0.01)
+    envelopes = [of_day(TODAY, number, second=number) for number in range(3)]
+    await store.put([of_day(TODAY - 1, 3)])
+    await indexed(store)
+
+    async with dumping(place):  # whom it would wait for, if it might take longer
+        for envelope in envelopes:
+            await store.put([envelope])
+            await indexed(store)
+
+    assert place.rows("SELECT count(*) FROM ids_rest") == ["3"]
+    assert store.problem == store.damage == ""
+
+
+@pytest.mark.parametrize("archived", [None, {TODAY - 10: 2**40}], ids=["there is no archive", "all is archived"])
+async def test_day_of_which_many_ids_are_elsewhere_goes_bit_by_bit(
+    place: Place, store: PostgresStore, monkeypatch: pytest.MonkeyPatch, archived: dict[int, Mark] | None
+) -> None:
+    """One statement would take too long to delete them."""
+    monkeypatch.setattr(id_index, "MANY_ELSEWHERE", 2)
+    monkeypatch.setattr(deletion, "BATCH_ROWS", 2)
+    monkeypatch.setattr(partitions, "PATIENCE_S", 0.0)
+    for day in (TODAY - 10, TODAY - 9):
+        place.rows(made("envelopes", day))
+    old, kept = [of_day(TODAY - 10, number, second=number) for number in range(7)], of_day(TODAY - 9, 8)
+    await store.put([kept])
+    await indexed(store)
+    async with holding(place, "LOCK TABLE ids IN ACCESS SHARE MODE"):
+        await store.put(old)
+        await indexed(store)
+    assert place.rows("SELECT count(*) FROM ids_rest") == ["7"]
+
+    surplus, deleted, indexed_then = Surplus((TODAY - 9) * DAY, 100), [], []
+    while batch := (await store.prune(surplus, archived)).envelopes:
+        deleted.append(batch)
+        indexed_then += place.rows("SELECT count(*), (SELECT sum(count) FROM id_sums WHERE span = 60) FROM ids")
+
+    assert deleted == [2, 2, 2, 1]  # the last one with the whole day
+    assert indexed_then == ["6|6", "4|4", "2|2", "1|1"]
+    assert place.rows(f"SELECT to_regclass('envelopes_d{TODAY - 10}')") == []
+    assert await found(store) == [kept.raw]
+    assert_sound(place.server, place.schema)
 
 
 # Ahead of time
@@ -200,12 +251,38 @@ async def test_partition_that_cannot_be_made_ahead_is_made_later(place: Place, s
     assert place.rows(f"SELECT count(*) FROM envelopes_d{TODAY + 1}") == ["0"]
 
 
+async def test_partition_is_made_ahead_although_an_autovacuum_is_in_the_way(
+    place: Place, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends it, `deadlock_timeout` after somebody has begun to wait for it."""
+    (deadlock_timeout,) = place.rows("SELECT boot_val FROM pg_settings WHERE name = 'deadlock_timeout'")
+    assert int(deadlock_timeout) < partitions.WAIT_S * 1000
+    monkeypatch.setattr(ahead, "WAIT_S", LIMIT_S)
+    monkeypatch.setattr(ahead, "AHEAD_S", LIMIT_S)
+    await store.put([of_day(TODAY, 1), of_day(100, 2)])
+    await indexed(store)
+
+    async with holding(place, "LOCK TABLE envelopes_rest IN SHARE UPDATE EXCLUSIVE MODE") as vacuum:
+        making = asyncio.create_task(store.maintain())
+        waits = (
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'envelopes_rest'::regclass "
+            f"AND clock_timestamp() - waitstart > interval '{partitions.MAKING_WAIT_S} s'"
+        )
+        await until(lambda: place.rows(waits) == ["1"], LIMIT_S)
+        await vacuum.execute("ROLLBACK; BEGIN")
+        await making
+
+    assert place.rows(f"SELECT count(*) FROM envelopes_d{TODAY + 1}") == ["0"]
+
+
 async def test_partition_that_would_take_too_long_is_not_tried_again_every_minute(
     place: Place, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.put([of_day(TODAY, 1)])
-    monkeypatch.setattr(ahead, "AHEAD_S", 0.001)
-    await store.maintain()
+    monkeypatch.setattr(ahead, "WAIT_S", LIMIT_S)
+    monkeypatch.setattr(ahead, "AHEAD_S", 0.01)
+    async with dumping(place):  # whom it would wait for, if it might take longer
+        await store.maintain()
     monkeypatch.undo()
 
     await store.maintain()
