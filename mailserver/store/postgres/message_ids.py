@@ -20,9 +20,14 @@ _STATE = "(SELECT network_topic FROM id_index), (SELECT until_seq FROM id_index)
 _STATE_ALONE = f"SELECT {_STATE}"
 _GOAL = f"SELECT {_STATE}, (SELECT coalesce(max(seq), 0) FROM envelopes)"
 _PACKED = ("array_agg(seq)", "array_agg(created)", "string_agg(hash, ''::bytea)", "string_agg(topic, ''::bytea)")
+# A statement that waits for a partition to be made may have been planned without it, and yet see what was stored behind
+# it. So a page ends with what was there when an earlier statement had waited.
+_END = "SELECT coalesce(max(seq), 0) FROM envelopes"
 _ARRIVED = f"""
     SELECT count(*), max(seq), {", ".join(f"{packed} FILTER (WHERE {within(1)})" for packed in _PACKED)}
-    FROM (SELECT seq, created, topic, hash FROM envelopes WHERE seq > $5 ORDER BY seq LIMIT $6) AS following
+    FROM (
+        SELECT seq, created, topic, hash FROM envelopes WHERE seq > $5 AND seq <= $7 ORDER BY seq LIMIT $6
+    ) AS following
 """
 _OF_IDS = f"""
     SELECT {REMOVED}, {_STATE}, string_agg(i.id, ''::bytea), array_agg(i.created), string_agg(i.hash, ''::bytea)
@@ -97,9 +102,10 @@ class PostgresIdAccess:
 
     async def arrived(self, within: Range, after: int, rows: int) -> Walked:
         """Look at the next rows in the order of arrival."""
+        (end,) = await self._reader.run(_END, (), work.STATEMENT)
         most = work.STATEMENT + rows * work.ROW
         walked, last, seqs, created, hashes, topics = await self._reader.run(
-            _ARRIVED, (*bounds(within), after, rows), most
+            _ARRIVED, (*bounds(within), after, rows, end), most
         )
         self.correct((walked - rows) * work.ROW)
         return Walked(walked, last, seqs or [], _names(created, hashes), created or [], topics or b"")

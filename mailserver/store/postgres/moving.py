@@ -21,7 +21,7 @@ from mailserver.store.postgres.store import PostgresStore, open_store
 _ROWS = """
     SELECT seq, received, created, topic, hash, raw FROM (
         SELECT *, sum(size) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS total FROM (
-            SELECT *, octet_length(raw) AS size FROM envelopes WHERE seq > $1 ORDER BY seq LIMIT $2
+            SELECT *, octet_length(raw) AS size FROM envelopes WHERE seq > $1 AND seq <= $4 ORDER BY seq LIMIT $2
         ) AS following
     ) AS summed
     WHERE total - size < $3 ORDER BY seq
@@ -59,8 +59,9 @@ class PostgresMoveSource:
         """Read the first rows after a place."""
 
         async def read(connection: Connection) -> ReadRows:
-            last = await connection.fetchval(_LAST)  # first: what comes later is not said to have been read
-            found = await connection.fetch(_ROWS, int(place), limit, max_bytes)
+            # First, and nothing behind it is read: see store.postgres.message_ids.
+            last = await connection.fetchval(_LAST)
+            found = await connection.fetch(_ROWS, int(place), limit, max_bytes, last)
             rows = [ReadRow(Place(seq), columns) for seq, *columns in found]
             return ReadRows(rows, is_all=not rows or rows[-1].place >= last)
 

@@ -14,7 +14,9 @@ from mailserver.store.engine.snapshots import Snapshots
 from mailserver.store.postgres.connections import Connection, Link, Setup, open_links
 from mailserver.store.postgres.failures import StoreFailures
 
-_BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+# What is dropped or truncated is gone for whoever looks later, whatever he saw at his moment. So whoever wants to do
+# that waits, or has done it before that moment, which is the first statement after these.
+_BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE ids, id_sums IN ACCESS SHARE MODE"
 
 R = TypeVar("R")
 
@@ -68,10 +70,12 @@ class _SnapshotWorker:
 async def open_snapshots(url: str, count: int, failures: StoreFailures, setup: Setup) -> AsyncIterator[Snapshots]:
     """Have so many connections for snapshots; close them at the end."""
     async with open_links(url, count, failures, setup) as links:
-        with ThreadPoolExecutor(count, thread_name_prefix="store-snapshot") as threads:
-            snapshots = Snapshots([_SnapshotWorker(link, threads) for link in links], failures)
-            try:
-                yield snapshots
-            finally:
-                snapshots.close()
-                await asyncio.gather(*(link.close() for link in links))  # after the work that is under way
+        threads = ThreadPoolExecutor(count, thread_name_prefix="store-snapshot")
+        snapshots = Snapshots([_SnapshotWorker(link, threads) for link in links], failures)
+        try:
+            yield snapshots
+        finally:
+            snapshots.close()
+            await asyncio.gather(*(link.close() for link in links))  # after the work that is under way
+            # If that took too long, it still waits for the event loop, which so must not wait for it.
+            await asyncio.to_thread(threads.shutdown)
