@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from mailserver.commands.cli import main
 from mailserver.errors import ConfigError
 from mailserver.moving import move as moving
+from mailserver.store.postgres import go_history
 from mailserver.waku.envelope import Envelope, decode_envelope
 from tests.data import load
 from tests.mailservers import make_envelope
@@ -143,6 +145,32 @@ async def test_rows_that_are_not_as_their_keys_say_are_set_aside_once(go: End, t
     lines = (tmp_path / "data" / "mailserver.db-set-aside.jsonl").read_text().splitlines()
     assert [json.loads(line)["row"][0] for line in lines[1:]] == [second.hex() + "00", third.hex()]
     assert len(lines) == 3
+
+
+async def test_rows_with_nulls_are_set_aside_and_end_nothing(go: End, tmp_path: Path) -> None:
+    """A whole batch of them, too."""
+    target = file_in(tmp_path / "data")
+    await go.change(*(f"ALTER TABLE envelopes ALTER COLUMN {column} DROP NOT NULL" for column in ("data", "topic")))
+    envelopes = sorted((decode_envelope(each.raw) for each in some(50)), key=key_of)
+    await save(go, envelopes)
+    keys = [f"'\\x{key_of(each).hex()}'" for each in envelopes]
+    await go.change(
+        f"UPDATE envelopes SET data = NULL WHERE id IN ({', '.join(keys[:20])})",
+        f"UPDATE envelopes SET topic = NULL WHERE id = {keys[30]}",
+    )
+
+    report = await move_between(go, target)
+
+    assert (report.moved, report.set_aside, report.is_whole) == (29, 21, False)
+    assert await target.rows() == columns(by_key([*envelopes[20:30], *envelopes[31:]]))
+    lines = (tmp_path / "data" / "mailserver.db-set-aside.jsonl").read_text().splitlines()
+    assert [json.loads(line)["why"] for line in lines] == ["it has no envelope, or no topic"] * 21
+
+
+def test_nothing_is_set_on_a_go_mailservers_server_that_an_old_one_does_not_know() -> None:
+    known_to_9_6 = {"default_transaction_read_only", "statement_timeout", "lock_timeout", "timezone"}
+
+    assert set(re.findall("SET ([a-z_]+)", go_history.SESSION)) == known_to_9_6
 
 
 async def test_history_of_a_go_mailserver_cannot_be_moved_to(go: End, tmp_path: Path) -> None:

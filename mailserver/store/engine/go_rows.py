@@ -25,15 +25,19 @@ def key_at(place: Place) -> bytes:
     return place.to_bytes((place.bit_length() + 7) // 8, "big")[1:]
 
 
-def row_of(key: bytes, topic: bytes, raw: bytes, now: int) -> ReadRow:
-    """A row as a store of ours has it; one whose key does not fit has three columns, and is wrong.
+def row_of(key: bytes, topic: bytes | None, raw: bytes | None, now: int) -> ReadRow:
+    """A row as a store of ours has it; one whose key does not fit, or that is incomplete, has three columns, and is
+    wrong.
 
     Args:
-        topic: what the row says beside its key.
+        topic: what the row says beside its key; None if it says nothing, as nothing keeps a database from having.
+        raw: the envelope; None if there is none.
         now: in Unix seconds.
     """
     created = int.from_bytes(key[:_TIME_BYTES], "big")
     key_hash, key_topic = key[_TIME_BYTES:EARLY_KEY_BYTES], key[EARLY_KEY_BYTES:]
+    if topic is None or raw is None:
+        return ReadRow(place_of(key), [key, topic, raw], "it has no envelope, or no topic")
     if len(key_hash) != HASH_BYTES or key_topic not in (b"", topic) or len(topic) != TOPIC_BYTES:
         return ReadRow(place_of(key), [key, topic, raw])
     return ReadRow(place_of(key), [min(created, now), created, topic, key_hash[:HASH_PREFIX_BYTES], raw])

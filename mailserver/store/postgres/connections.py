@@ -48,6 +48,8 @@ MIN_SERVER_VERSION = 150_000
 HOLD_WAIT_S = 1.0
 """Whoever waits for a lock of the nightly job's asks so often whether another run has it by now."""
 
+STANDBY = "the database is a standby, which takes no writes: name its primary"
+
 _POOLER_TRIES = 10
 """How often to look which process serves two connections: in between, another client may have taken one."""
 
@@ -146,15 +148,17 @@ async def _nothing(_: Connection) -> None:
 class Link:
     """One connection to a database. One task at a time uses it."""
 
-    def __init__(self, url: str, failures: StoreFailures, setup: Setup = _nothing) -> None:
+    def __init__(self, url: str, failures: StoreFailures, setup: Setup = _nothing, *, session: str = SESSION) -> None:
         """Connect later.
 
         Args:
+            session: the settings of every new connection, as SQL.
             setup: what is done with every new connection; it raises StoreError if that is not to be used.
         """
         self._url = url
         self._failures = failures
         self._setup = setup
+        self._session = session
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
         self._failed: tuple[float, str] | None = None
@@ -212,7 +216,7 @@ class Link:
             raise Unreachable(self._failed[1]) from error
         is_set_up = False
         try:
-            await connection.execute(SESSION)
+            await connection.execute(self._session)
             await self._setup(connection)
             is_set_up = True
         except ERRORS as error:
@@ -291,10 +295,10 @@ async def keep_compaction_away(connection: Connection) -> bool:
 
 @contextlib.asynccontextmanager
 async def open_links(
-    url: str, count: int, failures: StoreFailures, setup: Setup = _nothing
+    url: str, count: int, failures: StoreFailures, setup: Setup = _nothing, *, session: str = SESSION
 ) -> AsyncIterator[Sequence[Link]]:
     """Have so many links; close them at the end."""
-    links = [Link(url, failures, setup) for _ in range(count)]
+    links = [Link(url, failures, setup, session=session) for _ in range(count)]
     try:
         yield links
     finally:
@@ -336,6 +340,17 @@ async def _changes_processes(url: str, connection: Connection) -> bool:
     return len(ours) > 1 or len(theirs) > 1 or bool(ours & theirs)
 
 
+async def check_primary(connection: Connection) -> None:
+    """Check that a connection does not lead to a standby: it lacks what came last, and a lock there is nobody else's
+    business. One may have taken the primary's place by now, or it may be one of the hosts that the URL names.
+
+    Raises:
+        Unreachable: it does.
+    """
+    if await connection.fetchval("SELECT pg_is_in_recovery()"):
+        raise Unreachable(STANDBY)
+
+
 async def check_server(connection: Connection) -> None:
     """Check that a database can keep a store; say so if it would not keep what it confirms.
 
@@ -351,7 +366,7 @@ async def check_server(connection: Connection) -> None:
     if number < MIN_SERVER_VERSION:
         raise StoreError(f"the database is PostgreSQL {version}: at least {MIN_SERVER_VERSION // 10_000} is needed")
     if is_standby:
-        raise StoreError("the database is a standby, which takes no writes: name its primary")
+        raise StoreError(STANDBY)
     if schema is None:
         raise StoreError("the database has no schema of that name: create it, or leave search_path out")
     if not is_durable:

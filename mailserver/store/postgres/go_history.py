@@ -7,7 +7,7 @@ status-go (`mailserver/mailserver_db_postgres.go`, `mailserver/db_key.go`) has o
     topic   4 bytes
     bloom   of the topic
 
-What its rows are here: `store.engine.go_rows`.
+What its rows are here: `store.engine.go_rows`. Its server may be older than one that can keep a store of ours.
 """
 
 import contextlib
@@ -19,10 +19,18 @@ import asyncpg
 from mailserver.errors import StoreError
 from mailserver.store.engine.go_rows import key_at, row_of
 from mailserver.store.moving import NEVER, Place, ReadRows
-from mailserver.store.postgres.connections import Connection, Link, open_links
+from mailserver.store.postgres.connections import STATEMENT_TIMEOUT_S, Connection, Link, open_links
 from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.schema import SCHEMA_TABLE
 from mailserver.store.postgres.urls import shown_url
+
+SESSION = f"""
+    SET default_transaction_read_only = on;
+    SET statement_timeout = '{STATEMENT_TIMEOUT_S:.0f}s';
+    SET lock_timeout = '{STATEMENT_TIMEOUT_S:.0f}s';
+    SET timezone = 'UTC'
+"""
+"""Nothing that PostgreSQL 9.6 does not know."""
 
 _IS_GO_HISTORY = f"""
     SELECT to_regclass('{SCHEMA_TABLE}') IS NULL AND (
@@ -37,7 +45,8 @@ _NOW = "SELECT floor(extract(epoch FROM now()))::bigint"
 _ROWS = """
     SELECT id, topic, data FROM (
         SELECT *, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS total FROM (
-            SELECT id, topic, data, octet_length(data) AS size FROM envelopes WHERE id > $1 ORDER BY id LIMIT $2
+            SELECT id, topic, data, coalesce(octet_length(data), 0) AS size FROM envelopes
+            WHERE id > $1 ORDER BY id LIMIT $2
         ) AS following
     ) AS summed
     WHERE total - size < $3 ORDER BY id
@@ -85,14 +94,14 @@ async def has_go_history(url: str) -> bool:
     Raises:
         StoreError: the database cannot be reached, or refuses.
     """
-    async with open_links(url, 1, StoreFailures()) as (link,):
+    async with open_links(url, 1, StoreFailures(), session=SESSION) as (link,):
         return await _run(link, lambda connection: connection.fetchval(_IS_GO_HISTORY))
 
 
 @contextlib.asynccontextmanager
 async def open_go_history(url: str) -> AsyncIterator[GoHistory]:
     """Read the Go mailserver's table at a URL."""
-    async with open_links(url, 1, StoreFailures()) as (link,):
+    async with open_links(url, 1, StoreFailures(), session=SESSION) as (link,):
         yield GoHistory(url, link)
 
 
