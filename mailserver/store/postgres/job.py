@@ -21,6 +21,7 @@ from mailserver.store.postgres.connections import (
     CLOSE_TIMEOUT_S,
     SESSION,
     Connection,
+    check_primary,
     check_sessions,
     connect,
     give_up_lock,
@@ -250,6 +251,7 @@ class StoreDatabase:
         is_set_up = False
         try:
             await connection.execute(_JOB_SESSION)
+            await check_primary(connection)
             await check_sessions(self.url, connection)
             is_set_up = True
         except ERRORS as error:

@@ -16,7 +16,7 @@ import asyncpg
 
 from mailserver.errors import StoreError
 from mailserver.handoff.json_records import count_of
-from mailserver.store.postgres.connections import Connection, Setup, take_lock
+from mailserver.store.postgres.connections import Connection, Setup, check_primary, take_lock
 from mailserver.store.postgres.failures import StoreFailures
 from mailserver.store.postgres.insertion import MAKE_STAGING
 from mailserver.store.postgres.schema import MISSED_MARGIN_S, Lock
@@ -118,8 +118,10 @@ class Presence:
         """Check a connection; a `connections.Setup`.
 
         Raises:
+            Unreachable: it leads to a standby.
             StoreError: it does not lead to the store.
         """
+        await check_primary(connection)
         state = await read_state(connection)
         self.take(state)
         if self.is_behind(state) and (moved := await move_on(connection, self.seen)) is not None:

@@ -48,6 +48,7 @@ from mailserver.store.postgres.others import PostgresOthers, open_others
 from mailserver.store.postgres.presence import STATE, Presence, State, with_staging
 from mailserver.store.postgres.readers import REMOVED, PaidReader, ReaderPool, Removed
 from mailserver.store.postgres.records import PostgresHandoff, PostgresMoveRecord, PostgresTimeRecord
+from mailserver.store.postgres.rights import check_rights
 from mailserver.store.postgres.rows import Places, RowReader
 from mailserver.store.postgres.snapshots import open_snapshots
 from mailserver.store.postgres.stats import USAGE, stats_of
@@ -379,6 +380,7 @@ async def _prepare(
         await check_sessions(url, connection)
         await check_server(connection)
         identity = await make_or_migrate(connection, must_exist=must_exist)
+        await check_rights(connection)
         presence = Presence(identity, failures, known[1] if known[0] == identity else 0)
         await presence.check(connection)
         removed = Removed(*await connection.fetchrow(f"SELECT {REMOVED}"))

@@ -1,5 +1,6 @@
 """A primary with a synchronous standby: what is confirmed is on both, so a failover loses nothing of it."""
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,7 +8,14 @@ from typing import NamedTuple
 import pytest
 
 from mailserver.errors import StoreError
+from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
+from mailserver.store.message_ids import BEFORE_ALL
 from mailserver.store.postgres import connections
+from mailserver.store.postgres.arrivals import open_arrivals
+from mailserver.store.postgres.connections import open_links
+from mailserver.store.postgres.failures import StoreFailures, Unreachable
+from mailserver.store.postgres.job import StoreDatabase
+from mailserver.store.postgres.presence import Presence
 from mailserver.store.postgres.store import open_store
 from tests.store.engines import found
 from tests.store.postgres.server import Server, give_to_server
@@ -48,6 +56,26 @@ def pair() -> Iterator[Pair]:
     finally:
         standby.remove()
         primary.remove()
+
+
+async def test_standby_is_not_taken_for_the_primary(pair: Pair) -> None:
+    """Nor by a connection that is made anew: the URL may name several hosts."""
+    async with open_store(pair.primary.url()) as store:
+        await store.put(BOTH)
+        identity = await store.identity()
+    wait_until(lambda: pair.standby.sql("SELECT count(*) FROM envelopes") == "1")
+    url = pair.standby.url()
+
+    async with (
+        open_arrivals(url, DEFAULT_NETWORK_TOPIC) as log,
+        open_links(url, 1, StoreFailures(), Presence(identity, StoreFailures()).check) as (link,),
+    ):
+        with pytest.raises(StoreError, match="is a standby"):
+            await log.after(BEFORE_ALL, 10, of=identity)
+        with pytest.raises(Unreachable, match="is a standby"):
+            await link.run(lambda connection: connection.fetchval("SELECT 1"))
+    with pytest.raises(StoreError, match="is a standby"):
+        await asyncio.to_thread(StoreDatabase(url).read_archived)
 
 
 async def test_failover_loses_nothing_that_was_confirmed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,39 @@
+"""The rights that a mailserver needs in its database, checked as it starts. Some are needed only later, by the first
+envelope, or by that of the next day: nobody would be there then.
+"""
+
+from mailserver.errors import StoreError
+from mailserver.store.postgres.connections import Connection
+
+# Partitions are made, dropped and truncated, which only an owner may; he may do all else with his tables.
+_LACKING = """
+    SELECT format(
+        'may not create tables in the schema %1$I: GRANT CREATE ON SCHEMA %1$I TO %2$I', current_schema(), current_user
+    )
+    WHERE NOT has_schema_privilege(current_schema(), 'CREATE')
+    UNION ALL
+    SELECT format(
+        'may not create temporary tables in the database %1$I: GRANT TEMPORARY ON DATABASE %1$I TO %2$I',
+        current_database(), current_user
+    )
+    WHERE NOT has_database_privilege(current_database(), 'TEMPORARY')
+    UNION ALL
+    (
+        SELECT format('does not own %1$I: ALTER TABLE %1$I OWNER TO %2$I', relname, current_user) FROM pg_class
+        WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p', 'S')
+            AND NOT pg_has_role(relowner, 'USAGE')
+        ORDER BY relname LIMIT 1
+    )
+"""
+
+
+async def check_rights(connection: Connection) -> None:
+    """Check that the user may do with the store in the current schema what a mailserver does.
+
+    Raises:
+        StoreError: he may not. It names the first right that is missing, and what grants it.
+    """
+    lacking = await connection.fetch(_LACKING)
+    if lacking:
+        user = await connection.fetchval("SELECT current_user::text")
+        raise StoreError(f"the user {user} {lacking[0][0]}")
