@@ -13,12 +13,13 @@ import asyncio
 import contextlib
 import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from spark_export.options import (
     MERGE_OPTIONS,
     OFF,
     SCHEDULE,
+    STORE,
     VERIFY_OPTIONS,
     Option,
     command_line,
@@ -61,11 +63,15 @@ _SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: a command, and how many seconds it may take. A run that takes longer must be hanging, and is ended."""
+    """One run: a command, and how many seconds it may take. A run that takes longer must be hanging, and is ended.
+
+    `environment`: variables that it has besides ours.
+    """
 
     name: str
     command: Sequence[str]
     limit_s: float
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -164,8 +170,11 @@ def _has_communities(folder: Path) -> bool:
 
 
 def _run(name: str, arguments: argparse.Namespace, options: Sequence[Option]) -> Run:
-    command = [sys.executable, "-m", "spark_export", name, *command_line(arguments, options)]
-    return Run(name, command, float(arguments.max_run_hours) * _SECONDS_PER_HOUR)
+    flags = command_line(arguments, [option for option in options if option.name != STORE.name])
+    command = [sys.executable, "-m", "spark_export", name, *flags]
+    # A URL may have a password, and everybody on the machine may read a command line.
+    environment = {STORE.variable: shlex.join(arguments.store)}
+    return Run(name, command, float(arguments.max_run_hours) * _SECONDS_PER_HOUR, environment)
 
 
 def waiting(stores: Sequence[Place], current: float) -> float:
@@ -236,7 +245,9 @@ async def run_once(run: Run, stop: asyncio.Event) -> int:
     """Make a run as a child process, which is ended when `stop` is set, or it takes too long; return its exit code."""
     began = time.monotonic()
     # A session of its own: a terminal's Ctrl-C reaches it through us only, and its JVM can be killed with it.
-    child = await asyncio.create_subprocess_exec(*run.command, stdin=subprocess.DEVNULL, start_new_session=True)
+    child = await asyncio.create_subprocess_exec(
+        *run.command, stdin=subprocess.DEVNULL, start_new_session=True, env={**os.environ, **run.environment}
+    )
     ended, stopped = asyncio.create_task(child.wait()), asyncio.create_task(stop.wait())
     done, _ = await asyncio.wait({ended, stopped}, timeout=run.limit_s, return_when=asyncio.FIRST_COMPLETED)
     if not done:

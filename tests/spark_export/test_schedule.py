@@ -522,6 +522,21 @@ def test_folder_of_communities_that_cannot_be_read_is_left_to_the_run(
     assert any("communities unknown" in record.message for record in caplog.records)
 
 
+def test_store_is_named_to_a_run_where_nobody_else_can_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its URL may have a password."""
+    program, told, url = tmp_path / "program", tmp_path / "told", "postgresql://mail:secret@127.0.0.1:1/mail"
+    program.write_text(f'#!/bin/sh\necho "$*" "$SPARK_EXPORT_STORE" >> "{told}"\n')
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+    assert nightly_of(tmp_path, "--store", str(tmp_path / "a b.db"), store=url) == 0
+
+    line = told.read_text().splitlines()[0]
+    assert line.startswith(f"-m spark_export compact --archive={tmp_path}")
+    assert line.endswith(f" {url} '{tmp_path / 'a b.db'}'")
+    assert line.count("secret") == 1
+
+
 @pytest.mark.parametrize("command", ["schedule", "nightly"])
 def test_database_whose_driver_is_missing_is_refused_in_one_line(
     command: str, tmp_path: Path, night: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
