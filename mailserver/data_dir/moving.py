@@ -120,7 +120,9 @@ async def _open_target(place: Path | str, network_topic: str) -> AsyncIterator[M
                 yield file
         return
     check_driver()
+    from mailserver.store.postgres.ahead import make_all_days  # noqa: PLC0415 - asyncpg is in an extra
     from mailserver.store.postgres.store import open_store as open_in_database  # noqa: PLC0415 - asyncpg is in an extra
 
     async with open_in_database(place, network_topic) as database:
+        await make_all_days(place)
         yield database

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from mailserver.store.sqlite import moving as sqlite_moving
 from mailserver.store.sqlite.moving import open_source
 from tests.moving.ends import ROWS, End, columns, database, file_in, move_between, muids, show_nothing, some
 from tests.store.indexing import ids_indexed_at_once
-from tests.store.samples import RECEIVED, START
+from tests.store.samples import DAY, RECEIVED, START
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,6 +55,17 @@ async def test_every_row_is_there_as_it_was_in_the_order_of_arrival(ends: tuple[
     assert report.more is not None
     assert (report.missing.count, report.pruned, report.more.count) == (0, 0, 0)
     assert report.is_whole
+
+
+async def test_days_have_their_partitions_before_a_long_history_comes(tmp_path: Path) -> None:
+    """What is older than the days that get one would fill the last partition, and then none could be made in time."""
+    source, target = file_in(tmp_path / "data"), database()
+    await source.fill(some(3))
+
+    await move_between(source, target)
+
+    a_month_ago = f"envelopes_d{int(time.time()) // DAY - 30}"
+    assert await target.rows(f"SELECT to_regclass('{a_month_ago}') IS NOT NULL") == [(True,)]
 
 
 async def test_there_and_back_again_is_the_same(tmp_path: Path) -> None:

@@ -9,8 +9,11 @@ import time
 
 import asyncpg
 
-from mailserver.store.postgres.connections import Connection, take_lock
+from mailserver.errors import StoreError
+from mailserver.store.postgres.connections import Connection, open_links, take_lock
+from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.partitions import (
+    DAYS_AHEAD,
     DAYS_BACK,
     MAKING_S,
     NOT_MADE,
@@ -22,6 +25,7 @@ from mailserver.store.postgres.partitions import (
     take_no_longer,
 )
 from mailserver.store.postgres.schema import Lock
+from mailserver.store.postgres.urls import shown_url
 
 AHEAD_S = 5.0
 """How long it may take: whoever reads waits, and gives up after STATEMENT_TIMEOUT_S. That is enough for several
@@ -60,15 +64,44 @@ class PartitionsAhead:
         if today + 1 in there or not await connection.fetchval(_HAS_DAY, today):
             return
         try:
-            async with connection.transaction():
-                await take_no_longer(connection, WAIT_S, AHEAD_S)
-                await take_lock(connection, Lock.UPKEEP)  # one mailserver at a time
-                if today + 1 not in (await partitioned_days(connection, table))[0]:
-                    await make_partition(connection, table, today + 1)
+            await _make_ahead(connection, table, today + 1)
         except asyncpg.QueryCanceledError:
             self._not_before = time.monotonic() + AHEAD_AGAIN_S
         except NOT_MADE:
             pass
+
+
+async def make_all_days(url: str) -> None:
+    """Make the partitions of all days that get one in the store at a URL, as far as that is possible now. It is for
+    whoever brings a long history: what is older fills the last partition, and soon none could be made in time.
+
+    Raises:
+        StoreError: the database cannot be reached, or refuses.
+    """
+
+    async def make(connection: Connection) -> None:
+        for table in _TABLES:
+            there, today = await partitioned_days(connection, table)
+            for day in sorted({*range(today - DAYS_BACK, today + DAYS_AHEAD + 1)} - there):
+                try:
+                    await _make_ahead(connection, table, day)
+                except NOT_MADE:  # nor would the next ones be
+                    break
+
+    async with open_links(url, 1, StoreFailures()) as (link,):
+        try:
+            await link.run(make)
+        except asyncpg.PostgresError as error:
+            raise StoreError(f"cannot make the partitions of {shown_url(url)}: {explain(error)}") from error
+
+
+async def _make_ahead(connection: Connection, table: str, day: int) -> None:
+    """Make a day's partition, unless it is there, or some of the day is in the last one. Raises NOT_MADE."""
+    async with connection.transaction():
+        await take_no_longer(connection, WAIT_S, AHEAD_S)
+        await take_lock(connection, Lock.UPKEEP)  # one mailserver at a time
+        if day not in (await partitioned_days(connection, table))[0]:
+            await make_partition(connection, table, day)
 
 
 async def _drop_if_empty(connection: Connection, day: int) -> None:

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
+from mailserver.errors import StoreError
 from mailserver.handoff.archived import Mark
 from mailserver.store.postgres import ahead, deletion, id_index, partitions
+from mailserver.store.postgres.ahead import make_all_days
 from mailserver.store.postgres.store import PostgresStore
 from mailserver.store.retention import Surplus
 from tests.store.engines import found
@@ -249,6 +251,31 @@ async def test_partition_that_cannot_be_made_ahead_is_made_later(place: Place, s
     await store.maintain()
 
     assert place.rows(f"SELECT count(*) FROM envelopes_d{TODAY + 1}") == ["0"]
+
+
+async def test_all_days_are_made_for_a_long_history(place: Place, store: PostgresStore) -> None:
+    elsewhere = of_day(TODAY - 5, 1)
+    async with dumping(place):
+        await store.put([elsewhere])
+        await make_all_days(place.url)  # which gives up soon
+    assert place.rows("SELECT count(*) FROM pg_inherits WHERE inhparent = 'envelopes'::regclass") == ["1"]
+
+    await make_all_days(place.url)
+    await make_all_days(place.url)
+
+    days = partitions.DAYS_BACK + 1 + partitions.DAYS_AHEAD
+    for table, count in (("envelopes", days - 1), ("ids", days)):
+        assert place.rows(f"SELECT count(*) - 1 FROM pg_inherits WHERE inhparent = '{table}'::regclass") == [str(count)]
+    async with dumping(place):
+        recent = of_day(TODAY - 30, 2)
+        await store.put([recent])
+    assert partition_of(place, elsewhere) == "envelopes_rest"
+    assert partition_of(place, recent) == f"envelopes_d{TODAY - 30}"
+
+
+async def test_days_cannot_be_made_in_a_schema_without_a_store(place: Place) -> None:
+    with pytest.raises(StoreError, match=r"cannot make the partitions of postgresql:.*does not exist"):
+        await make_all_days(place.url)
 
 
 async def test_partition_is_made_ahead_although_an_autovacuum_is_in_the_way(
