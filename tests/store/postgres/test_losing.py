@@ -152,11 +152,11 @@ async def test_connections_that_were_cut_are_made_anew_before_they_are_used(
 async def test_store_whose_database_is_silent_is_closed_without_waiting_for_it(
     own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "GROUP_TIMEOUT_S", 0.2)
     async with line_to(own_server) as line:
         async with open_store(line.url(new_schema(own_server))) as store:
             await store.put(new_envelopes(1))
             await asyncio.gather(*(store.find(EVERYTHING, 10) for _ in range(5)))  # by all connections
+            monkeypatch.setattr(writer, "GROUP_TIMEOUT_S", 0.2)
             line.fall_silent()
             with pytest.raises(StoreError, match="in time"):
                 await store.put(new_envelopes(1, first=2))
