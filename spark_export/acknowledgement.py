@@ -106,7 +106,7 @@ def _cleared(records: Iterable[PeriodRecord], left: Mapping[int, int]) -> dict[s
             kept = min(said.quarantined, left.get(day, said.quarantined))
             if day in left:
                 left[day] -= kept
-            days[day] = replace(said, lost_rows=0, lost_bytes=0, quarantined=kept)
+            days[day] = replace(said, lost_rows=0, lost_bytes=0, lost_checksum=0, quarantined=kept)
         if days != record.days:
             changed[record.period] = replace(record, days=days)
     return changed

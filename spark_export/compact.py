@@ -10,10 +10,9 @@ read again.
 import contextlib
 import functools
 import logging
-import operator
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -43,6 +42,7 @@ from spark_export.archived_record import (
 from spark_export.config import CompactConfig
 from spark_export.copies import COPY, archived_copies, days_elsewhere
 from spark_export.errors import ExportCheckFailed, ExportError
+from spark_export.found_again import found_by_day, without_found
 from spark_export.full_disk import full_disk_told
 from spark_export.mending import Mending
 from spark_export.own_files import read_incidents, read_layout
@@ -54,7 +54,7 @@ from spark_export.reindexing import make_missing_indexes
 from spark_export.run_report import RunReport, archived_days
 from spark_export.source import END_OF_TIME, Faulty, StoreSource, options_of
 from spark_export.storage import open_storage
-from spark_export.store import Store, check_network_topic, describe
+from spark_export.store import Store, StoreDay, check_network_topic, describe
 from spark_export.totals import DayTotals, totals
 from spark_export.transform import PLACE, first_received, seqs_by_store, without
 from spark_export.writing import Job, PieceWritten, by_period, write_indexes, write_pieces
@@ -109,7 +109,7 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
                 archive.begin(layout)
             log.info("compacting days=%d rows=%d bytes=%d", len(group.days), group.rows, group.bytes)
             job = Job(archive.url, layout, f"{run}-{number}", config.network_topic)
-            compaction = _Compaction(spark, archive, stores, job, now)
+            compaction = _Compaction(spark, archive, stores, job, now, put_back)
             with full_disk_told(spark, config.archive, group.bytes):
                 published = compaction.run(group, records, report)
             records |= {record.period: record for record in published}
@@ -136,6 +136,7 @@ class _Compaction:
         stores: Sequence[Store],
         job: Job,
         now: float,
+        put_back: Container[str],
     ) -> None:
         self._spark = spark
         self._archive = archive
@@ -143,6 +144,7 @@ class _Compaction:
         self._job = job
         self._run = job.run
         self._now = now
+        self._put_back = put_back
         self._recovered: dict[int, Fingerprint] = {}  # by day, what the archive lost and a store still has
         self._faulty: list[tuple[int, int]] = []  # PLACE
         self._quarantined: Counter[int] = Counter()  # by day
@@ -216,7 +218,7 @@ class _Compaction:
                 stack.callback(frame.persist().unpersist)
                 return frame
 
-            keys = held(self._keys(group, until))
+            keys = held(self._keys(group.wanted, until))
             surplus = keys.where(F.lit(False))
             candidates, later, found = keys, None, None
             if self._faulty:
@@ -258,25 +260,21 @@ class _Compaction:
         self, group: Group, records: Mapping[str, PeriodRecord], surplus: DataFrame | None
     ) -> dict[int, Fingerprint]:
         """What the archive once had and has lost, and a store still has, by day of reception."""
-        lost = lost_of(records.values())
-        once = [
-            (F.col("store") == store) & (F.col("day") == day.day) & (F.col("seq") <= seq)
-            for store, days in enumerate(group.wanted)
-            for day in days
-            if day.day in lost and (seq := seq_before(records, day.day, self._stores[store].id)) is not None
-        ]
-        if not once:
+        days = set(group.days)
+        lost = {day: one for day, one in lost_of(records.values()).items() if day in days}
+        if not lost:
             return {}
-        condition = functools.reduce(operator.or_, once)
-        keys = self._keys(group).where(condition)
+        was_archived = F.lit(False)
+        for number, store in enumerate(self._stores):
+            for day in () if store.id in self._put_back else lost:
+                if (seq := seq_before(records, day, store.id)) is not None:
+                    of_day = (F.col("store") == number) & (F.col("day") == day)
+                    was_archived |= of_day & (F.col("seq") <= seq)
+        wanted = [[day for day in of_store if day.day in lost] for of_store in group.wanted]
+        keys = self._keys(wanted)
         if surplus is not None:
             keys = without(keys, surplus, *PLACE)
-        rows = keys.groupBy("day").agg(*aggregates(F.col("size"))).collect()
-        found = {row["day"]: fingerprint_of(row) for row in rows}
-        return {  # no more than is lost: where `seq_before` is a guess, some of it came later
-            day: replace(one, rows=min(one.rows, lost[day][0]), bytes=min(one.bytes, lost[day][1]))
-            for day, one in found.items()
-        }
+        return found_by_day(keys, F.col("size"), was_archived, lost)
 
     def _set_aside(self, rows: Sequence[Faulty], records: Mapping[str, PeriodRecord]) -> None:
         """Set aside rows that are not envelopes."""
@@ -345,12 +343,10 @@ class _Compaction:
         first, last = written.created[day]
         found = self._recovered.get(day, Fingerprint())
         known = replace(
-            known,
+            without_found(known, found),
             fingerprint=written.days[day],
             created_min=first,
             created_max=last,
-            lost_rows=known.lost_rows - found.rows,
-            lost_bytes=known.lost_bytes - found.bytes,
         )
         return PeriodRecord(
             period,
@@ -362,9 +358,9 @@ class _Compaction:
             network_topic=self._job.network_topic,
         )
 
-    def _keys(self, group: Group, created_until: int = END_OF_TIME) -> DataFrame:
+    def _keys(self, wanted: Sequence[Sequence[StoreDay]], created_until: int = END_OF_TIME) -> DataFrame:
         reader = self._spark.read.format(StoreSource.name())
-        return reader.options(**options_of(self._stores, group.wanted, created_until)).load()
+        return reader.options(**options_of(self._stores, wanted, created_until)).load()
 
     def _faulty_places(self) -> DataFrame:
         return self._spark.createDataFrame(self._faulty, "store int, seq long")

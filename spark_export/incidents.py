@@ -15,7 +15,7 @@ from typing import Any
 from mailserver.archive.days import day_name, parse_day, utc_text
 from mailserver.archive.errors import ArchiveError, RecordDamaged
 from mailserver.archive.faults import Fault, FaultKind
-from mailserver.archive.manifest import PeriodRecord, lost_of
+from mailserver.archive.manifest import Lost, PeriodRecord, lost_of
 from spark_export.storage import Storage
 
 INCIDENTS_FILE = "_incidents.json"
@@ -111,11 +111,11 @@ class Incidents:
         """Note that every whole row of the files that were set aside has been taken in."""
         self._replace(incident, replace(incident, taken_in=True))
 
-    def acknowledge(self, lost: Mapping[int, tuple[int, int]], quarantined: int, now: float) -> None:
+    def acknowledge(self, lost: Mapping[int, Lost], quarantined: int, now: float) -> None:
         """Note that an operator knows of all mended incidents, of what is lost, and of how many rows were set aside."""
         self.quarantined_acknowledged = quarantined
         self._write(
-            replace(one, acknowledged_at=int(now), lost_rows=sum(lost[day][0] for day in one.days if day in lost))
+            replace(one, acknowledged_at=int(now), lost_rows=sum(lost[day].rows for day in one.days if day in lost))
             if one.taken_in and one.acknowledged_at is None
             else one
             for one in self.all
@@ -129,7 +129,7 @@ class Incidents:
 
     def losses(self, records: Iterable[PeriodRecord]) -> tuple[Loss, ...]:
         """What is lost and not acknowledged, by day."""
-        return tuple(Loss(day, rows, size, self._files_of(day)) for day, (rows, size) in lost_of(records).items())
+        return tuple(Loss(day, one.rows, one.bytes, self._files_of(day)) for day, one in lost_of(records).items())
 
     def damaged_records(self) -> tuple[Fault, ...]:
         """Damaged records that nobody has acknowledged: what was lost with them is in no count."""

@@ -23,7 +23,7 @@ from mailserver.archive.days import day_name, month_name, month_of
 from mailserver.archive.faults import Fault, FaultKind
 from mailserver.archive.fingerprint import Fingerprint
 from mailserver.archive.layout import Layout
-from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord, lost_of
+from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord, checksums_together, lost_of
 from mailserver.archive.paths import (
     DAMAGED,
     QUARANTINE,
@@ -127,6 +127,7 @@ class Mending:
                 said,
                 lost_rows=said.lost_rows + gone.rows,
                 lost_bytes=said.lost_bytes + gone.bytes,
+                lost_checksum=None,
                 stores_before={**said.stores_before, **before},
             )
             records[record.period] = replace(record, days={**record.days, day: said})
@@ -331,6 +332,7 @@ class Mending:
                 created_max=last,
                 lost_rows=said.lost_rows + lost.rows,
                 lost_bytes=said.lost_bytes + lost.bytes,
+                lost_checksum=checksums_together(said.lost_checksum, lost.checksum),
             )
         if len(contents.good) == len(record.files):
             return replace(record, days=days, verified_at=int(self._now))

@@ -12,7 +12,7 @@ from mailserver.archive.archive import existing_layout
 from mailserver.archive.days import day_of, month_name, month_of
 from mailserver.archive.faults import FaultKind
 from mailserver.archive.fingerprint import Fingerprint
-from mailserver.archive.manifest import DayRecord, PeriodRecord
+from mailserver.archive.manifest import DayRecord, PeriodRecord, checksums_together
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from spark_export.archived_record import withdraw
 from spark_export.errors import ExportCheckFailed
@@ -169,6 +169,7 @@ def _together(one: DayRecord, other: DayRecord) -> DayRecord:
         quarantined=one.quarantined + other.quarantined,
         lost_rows=one.lost_rows + other.lost_rows,
         lost_bytes=one.lost_bytes + other.lost_bytes,
+        lost_checksum=checksums_together(one.lost_checksum, other.lost_checksum),
         stores_before={**one.stores_before, **other.stores_before},
         elsewhere={  # as `stores`: of each store, what was said with its `last_seq`
             **one.elsewhere,

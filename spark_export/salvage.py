@@ -18,7 +18,7 @@ from mailserver.archive.archive import Archive
 from mailserver.archive.days import day_name, month_of
 from mailserver.archive.fingerprint import Fingerprint
 from mailserver.archive.layout import PERIOD, Layout
-from mailserver.archive.manifest import DayRecord, PeriodRecord, lost_of, near_periods
+from mailserver.archive.manifest import DayRecord, PeriodRecord, lost_of, near_periods, seq_before
 from mailserver.archive.paths import (
     DAMAGED,
     SNAPSHOTS,
@@ -30,6 +30,7 @@ from mailserver.units import SECONDS_PER_DAY
 from spark_export.aggregates import aggregates, fingerprint_of
 from spark_export.decode import StoredRows, decode_rows, sound_rows
 from spark_export.errors import ExportCheckFailed
+from spark_export.found_again import found_by_day, without_found
 from spark_export.frames import read_periods
 from spark_export.incidents import Incident
 from spark_export.parquet_file import ROW_GROUP_BYTES
@@ -108,12 +109,14 @@ class Salvage:
 
     def _publish(self, rows: DataFrame, records: Mapping[str, PeriodRecord], run: str) -> dict[str, PeriodRecord]:
         day = F.floor(F.col("received") / SECONDS_PER_DAY).cast("int")
+        by_day = rows.withColumn("day", day)
         new = {
-            row["day"]: fingerprint_of(row)
-            for row in rows.groupBy(day.alias("day")).agg(*aggregates(F.col("size"))).collect()
+            row["day"]: fingerprint_of(row) for row in by_day.groupBy("day").agg(*aggregates(F.col("size"))).collect()
         }
         if not new:
             return {}
+        lost = {number: one for number, one in lost_of(records.values()).items() if number in new}
+        found = found_by_day(by_day, F.col("size"), _was_archived(records, lost), lost) if lost else {}
         periods = {day_name(number): number for number in new}
         before = {period: records[period] for period in periods if period in records and records[period].files}
         envelopes = rows.withColumn(PERIOD, F.date_from_unix_date(day).cast("string"))
@@ -131,7 +134,6 @@ class Salvage:
         counts = {period: max(1, should[number].bytes // PIECE_BYTES) for period, number in periods.items()}
         pieces = write_frame(_in_pieces(envelopes, counts), job, sum(counts.values()))
         written, indexes = by_period(pieces), write_indexes(job, pieces)
-        outstanding = lost_of(records.values())
         published = []
         for period, number in periods.items():
             if written[period].days != {number: should[number]}:
@@ -140,14 +142,11 @@ class Salvage:
                 )
             old = records[period].days[number] if period in records else DayRecord(Fingerprint(), 0, 0, {}, 0)
             first, last = written[period].created[number]
-            lost_rows, lost_bytes = outstanding.get(number, (0, 0))
             said = replace(
-                old,
+                without_found(old, found.get(number, Fingerprint())),
                 fingerprint=should[number],
                 created_min=first,
                 created_max=last,
-                lost_rows=old.lost_rows - min(lost_rows, new[number].rows),
-                lost_bytes=old.lost_bytes - min(lost_bytes, new[number].bytes),
             )
             of_period = written[period]
             published.append(
@@ -181,6 +180,18 @@ def _each_row_group_by_itself(spark: SparkSession) -> Iterator[None]:
         yield
     finally:
         spark.conf.set(limit, str(before))
+
+
+def _was_archived(records: Mapping[str, PeriodRecord], days: Iterable[int]) -> Column:
+    """Whether a row's number says that the archive had it on its day: that of a store up to which it was read, or none,
+    as in files of earlier versions."""
+    known = F.col("store").isNull()
+    for day in days:
+        of_day = [record.days[day] for record in records.values() if day in record.days]
+        for store in sorted({store for said in of_day for store in (*said.stores, *said.stores_before)}):
+            if (until := seq_before(records, day, store)) is not None:
+                known |= (F.col("day") == day) & (F.col("store") == store) & (F.col("seq") <= until)
+    return known
 
 
 def _whole_rows(spark: SparkSession, archive: Archive, layout: Layout, base: str, names: Sequence[str]) -> DataFrame:

@@ -10,11 +10,11 @@ which is one step.
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from mailserver.archive.days import day_name, month_of, parse_day
 from mailserver.archive.errors import ArchiveError, RecordDamaged
-from mailserver.archive.fingerprint import Fingerprint
+from mailserver.archive.fingerprint import MODULUS, Fingerprint
 from mailserver.archive.layout import Layout, PartitionBy
 
 ARCHIVE_VERSION = 1
@@ -32,9 +32,10 @@ class DayRecord:
     `created_min` and `created_max` are Unix seconds. `stores`: of each store that was read, by id, the `last_seq` of
     this day: all rows up to it are in the archive. `quarantined` rows were set aside.
 
-    `lost_rows`, `lost_bytes`: what was archived once and is in no file any more. A day may lie in two periods, its
-    month and one of rows that came late: then the sum of both counts. What came back into one of them is counted there
-    as less than zero.
+    `lost_rows`, `lost_bytes`, `lost_checksum`: what was archived once and is in no file any more, as a `Fingerprint`
+    has it; the checksum is None if nobody knows it, as of what an earlier version has lost. A day may lie in two
+    periods, its month and one of rows that came late: then the sum of both counts. What came back into one of them is
+    counted there as less than zero.
     `stores_before`: what `stores` said before files were found missing or damaged.
     `elsewhere`: of each store, the other days of reception in whose files its rows of this day are: they were left out
     here, as the archive had them already, or another store received them first. None of a store whose rows an earlier
@@ -48,6 +49,7 @@ class DayRecord:
     quarantined: int
     lost_rows: int = 0
     lost_bytes: int = 0
+    lost_checksum: int | None = 0
     stores_before: Mapping[str, int] = field(default_factory=dict)
     elsewhere: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -175,14 +177,28 @@ def near_periods(records: Mapping[str, PeriodRecord], first: int | None, last: i
     ]
 
 
-def lost_of(records: Iterable[PeriodRecord]) -> dict[int, tuple[int, int]]:
-    """Rows and bytes of envelopes that are lost, by day of reception; days without a loss are left out."""
-    lost: dict[int, tuple[int, int]] = {}
+class Lost(NamedTuple):
+    """Rows and bytes of envelopes that are lost, and their checksum, None if nobody knows it: see `Fingerprint`."""
+
+    rows: int
+    bytes: int
+    checksum: int | None
+
+
+def lost_of(records: Iterable[PeriodRecord]) -> dict[int, Lost]:
+    """What is lost, by day of reception; days without a loss are left out."""
+    lost: dict[int, Lost] = {}
     for record in records:
         for day, said in record.days.items():
-            rows, size = lost.get(day, (0, 0))
-            lost[day] = rows + said.lost_rows, size + said.lost_bytes
-    return {day: (rows, max(0, size)) for day, (rows, size) in sorted(lost.items()) if rows > 0}
+            rows, size, checksum = lost.get(day, Lost(0, 0, 0))
+            checksum = checksums_together(checksum, said.lost_checksum)
+            lost[day] = Lost(rows + said.lost_rows, size + said.lost_bytes, checksum)
+    return {day: one._replace(bytes=max(0, one.bytes)) for day, one in sorted(lost.items()) if one.rows > 0}
+
+
+def checksums_together(one: int | None, other: int | None) -> int | None:
+    """The checksum of what has these two, None if one is not known. What is taken away has the negative of its own."""
+    return None if one is None or other is None else (one + other) % MODULUS
 
 
 def _said_of(records: Mapping[str, PeriodRecord], day: int, store_id: str) -> DayRecord | None:
@@ -270,6 +286,7 @@ def _encode_day(day: DayRecord) -> dict[str, Any]:
         "stores": dict(sorted(day.stores.items())),
         "quarantined": day.quarantined,
         "lost": [day.lost_rows, day.lost_bytes],
+        "lost_checksum": None if day.lost_checksum is None else f"{day.lost_checksum:016x}",
         "stores_before": dict(sorted(day.stores_before.items())),
         "elsewhere": {store: [day_name(one) for one in days] for store, days in sorted(day.elsewhere.items())},
     }
@@ -285,9 +302,14 @@ def _decode_day(value: Any) -> DayRecord:
         quarantined=int(value["quarantined"]),
         lost_rows=int(lost_rows),
         lost_bytes=int(lost_bytes),
+        lost_checksum=_decode_lost_checksum(value.get("lost_checksum", None if lost_rows else "0")),
         stores_before={str(store): int(seq) for store, seq in value.get("stores_before", {}).items()},
         elsewhere={str(store): tuple(map(parse_day, days)) for store, days in value.get("elsewhere", {}).items()},
     )
+
+
+def _decode_lost_checksum(value: Any) -> int | None:
+    return None if value is None else int(value, 16)
 
 
 def _decode_file(path: object, size: Any, rows: Any, sha256: object = "") -> FileRecord:

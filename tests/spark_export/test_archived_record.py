@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.archive.fingerprint import Fingerprint
-from mailserver.archive.manifest import DayRecord, PeriodRecord
+from mailserver.archive.manifest import DayRecord, Lost, PeriodRecord
 from mailserver.handoff.archived import Archived
 from mailserver.handoff.last_run import ArchivedDay, Compaction
 from spark_export.archived_record import check_archive_is_there, hand_over
@@ -95,7 +95,7 @@ def test_rows_that_were_acknowledged_by_a_clock_that_was_ahead_are_missed_again(
     incidents = Incidents(LocalStorage(tmp_path), NOW)
     incidents.add("2024-10-04", "run-1", [DAY], [], NOW)
     incidents.take_in(incidents.all[0])
-    incidents.acknowledge({DAY: (5, 500)}, 0, AHEAD)
+    incidents.acknowledge({DAY: Lost(5, 500, 7)}, 0, AHEAD)
 
     assert incidents.acknowledged_rows(DAY, NOW - 1) == 0
     assert not incidents.is_acknowledged("2024-10-04", NOW - 1)
