@@ -44,6 +44,7 @@ from spark_export.copies import COPY, archived_copies, days_elsewhere
 from spark_export.errors import ExportCheckFailed, ExportError
 from spark_export.found_again import found_by_day, without_found
 from spark_export.full_disk import full_disk_told
+from spark_export.keys import read_keys
 from spark_export.mending import Mending
 from spark_export.own_files import read_incidents, read_layout
 from spark_export.pieces import piece_counts, pieces_of_day
@@ -52,9 +53,9 @@ from spark_export.publishing import WritableArchive
 from spark_export.quarantine import quarantine
 from spark_export.reindexing import make_missing_indexes
 from spark_export.run_report import RunReport, archived_days
-from spark_export.source import END_OF_TIME, Faulty, StoreSource, options_of
+from spark_export.source import END_OF_TIME, Faulty
 from spark_export.storage import open_storage
-from spark_export.store import Store, StoreDay, check_network_topic, describe
+from spark_export.store import Store, check_network_topic, describe
 from spark_export.totals import DayTotals, totals
 from spark_export.transform import PLACE, first_received, seqs_by_store, without
 from spark_export.writing import Job, PieceWritten, by_period, write_indexes, write_pieces
@@ -218,7 +219,7 @@ class _Compaction:
                 stack.callback(frame.persist().unpersist)
                 return frame
 
-            keys = held(self._keys(group.wanted, until))
+            keys = held(read_keys(self._spark, self._stores, group.wanted, until))
             surplus = keys.where(F.lit(False))
             candidates, later, found = keys, None, None
             if self._faulty:
@@ -271,7 +272,7 @@ class _Compaction:
                     of_day = (F.col("store") == number) & (F.col("day") == day)
                     was_archived |= of_day & (F.col("seq") <= seq)
         wanted = [[day for day in of_store if day.day in lost] for of_store in group.wanted]
-        keys = self._keys(wanted)
+        keys = read_keys(self._spark, self._stores, wanted)
         if surplus is not None:
             keys = without(keys, surplus, *PLACE)
         return found_by_day(keys, F.col("size"), was_archived, lost)
@@ -357,10 +358,6 @@ class _Compaction:
             index=index,
             network_topic=self._job.network_topic,
         )
-
-    def _keys(self, wanted: Sequence[Sequence[StoreDay]], created_until: int = END_OF_TIME) -> DataFrame:
-        reader = self._spark.read.format(StoreSource.name())
-        return reader.options(**options_of(self._stores, wanted, created_until)).load()
 
     def _faulty_places(self) -> DataFrame:
         return self._spark.createDataFrame(self._faulty, "store int, seq long")

@@ -119,9 +119,9 @@ class StoreSource(DataSource):
         return KEYS
 
     def reader(self, schema: StructType) -> "StoreReader":
-        """A reader of the columns in `schema`."""
-        until = int(self.options["created_until"])
-        return StoreReader(schema, json.loads(self.options["stores"]), until)
+        """A reader of all columns: KEYS."""
+        del schema
+        return reader_of(self.options)
 
 
 def options_of(
@@ -141,22 +141,26 @@ def options_of(
     return {"stores": json.dumps(tables), "created_until": str(created_until)}
 
 
+def reader_of(options: Mapping[str, str]) -> "StoreReader":
+    """What reads KEYS of what `options_of` names."""
+    return StoreReader(json.loads(options["stores"]), int(options["created_until"]))
+
+
 class StoreReader(DataSourceReader):
     """Splits the wanted days into ranges, and reads one range at a time, on whatever worker."""
 
-    def __init__(self, schema: StructType, stores: Sequence[Mapping[str, Any]], created_until: int) -> None:
-        self._schema = schema
+    def __init__(self, stores: Sequence[Mapping[str, Any]], created_until: int) -> None:
         self._stores = stores
         self._created_until = created_until
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> Sequence[StoreRange]:
         """Ranges that cover the wanted days, each row once."""
         return ranges_of([store["days"] for store in self._stores])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a range, batch by batch."""
         assert isinstance(partition, StoreRange)
-        schema = to_arrow_schema(self._schema)
+        schema = to_arrow_schema(KEYS)
         with selecting(self._stores[partition.store]["address"]) as select:
             for of_part in _parts(partition, self._created_until):
                 if rows := select(_SELECT_KEYS, of_part):

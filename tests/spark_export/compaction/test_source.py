@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertSchemaEqual
 
 from mailserver.archive.fingerprint import Fingerprint
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC as NETWORK
 from spark_export import source
+from spark_export.keys import read_keys
 from spark_export.pieces import StoreRows
 from spark_export.places import address_of
 from spark_export.schema import KEYS
@@ -33,7 +34,7 @@ def read(stores: list[Store], days: list[tuple[StoreDay, ...]], **limits: int) -
 def parts_of(*days: StoreDay) -> list[tuple[int, int, int]]:
     opened = StoreSource(options_of([Store(Path("s"), "id", days, 0, 9)], [days]))
     parts = opened.reader(opened.schema()).partitions()
-    return [(part.day, part.first_seq, part.last_seq) for part in parts if isinstance(part, StoreRange)]
+    return [(part.day, part.first_seq, part.last_seq) for part in parts]
 
 
 @pytest.fixture
@@ -234,3 +235,31 @@ def test_spark_reads_the_store(spark: SparkSession, stepped: Store) -> None:
     assertSchemaEqual(frame.schema, KEYS, ignoreNullable=True)
     found = [row.asDict() for row in frame.collect()]
     assert found == read([stepped], [stepped.days])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("few", [0, 1, 3, 4])
+def test_few_keys_are_the_same_rows_by_a_shorter_way(spark: SparkSession, stepped: Store, few: int) -> None:
+    """Four of them, in two ranges, were created by then."""
+    until = envelopes(4)[1].created
+
+    frame = read_keys(spark, [stepped], [stepped.days], until, few=few)
+
+    assertSchemaEqual(frame.schema, KEYS, ignoreNullable=True)
+    found = [row.asDict() for row in frame.collect()]
+    assert found == read([stepped], [stepped.days], created_until=until)
+    assert ("BatchScan" in plan_of(frame)) == (few < 4)
+
+
+@pytest.mark.spark
+def test_no_keys_are_few(spark: SparkSession, stepped: Store) -> None:
+    frame = read_keys(spark, [stepped], [stepped.days], 0)
+
+    assertSchemaEqual(frame.schema, KEYS, ignoreNullable=True)
+    assert frame.isEmpty()
+    assert read_keys(spark, [stepped], [()], 0).isEmpty()
+
+
+def plan_of(frame: DataFrame) -> str:
+    """How Spark gets the rows of a frame."""
+    return str(frame._jdf.queryExecution().executedPlan())  # noqa: SLF001
