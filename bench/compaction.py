@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import duckdb
+from pyspark.sql import SparkSession
 
 from bench.daemon import Usage, usage
 from bench.data import Distribution, Topics
@@ -25,6 +26,7 @@ from bench.plain_export import export_plainly
 from bench.results import Compaction, CompactionFailed, CompactionRun, PlainExport
 from bench.store import StoreSpec, prepare_store
 from bench.targets import progress
+from mailserver.archive.days import day_of
 from mailserver.archive.layout import PartitionBy
 from mailserver.store.sqlite.schema import STORE_FILE
 from spark_export import read_archive
@@ -139,6 +141,7 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> CompactionRun:
         family = list(family_usages())
         if report.rows != arguments.rows:
             raise CompactionFailed(f"{arguments.rows} rows are in the store, {report.rows} were archived")
+        night_rows, night_s = _second_night(spark, arguments, folder / "nights", report.rows)
 
         question = read_archive(spark, str(archive), topics=[arguments.topic])
         found = question.count()
@@ -157,7 +160,25 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> CompactionRun:
         topic_rows=found,
         spark_read_s=spark_read_s,
         duckdb_read_s=_duckdb_read_s(archive, by, arguments.topic, found),
+        night_rows=night_rows,
+        night_s=night_s,
     )
+
+
+def _second_night(
+    spark: SparkSession, arguments: argparse.Namespace, archive: Path, all_rows: int
+) -> tuple[int, float]:
+    """Archive all days but the last, then that one: its rows, and the seconds that these alone took."""
+    by, later = PartitionBy(arguments.partition_by), float(arguments.end + LATER_S)
+    store = (arguments.store / STORE_FILE,)
+    before = CompactConfig(store, str(archive), partition_by=by, until=day_of(arguments.end) - 1)
+    first = compact(spark, before, now=later, run="first-night")
+    began = time.perf_counter()
+    second = compact(spark, CompactConfig(store, str(archive), partition_by=by), now=later, run="second-night")
+    seconds = time.perf_counter() - began
+    if first.rows + second.rows != all_rows:
+        raise CompactionFailed(f"two nights have archived {first.rows} and {second.rows} of {all_rows} rows")
+    return second.rows, seconds
 
 
 def _duckdb_read_s(archive: Path, by: PartitionBy, topic: str, found: int) -> float:

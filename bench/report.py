@@ -164,7 +164,7 @@ def flood_table(phases: Iterable[FloodPhase]) -> str:
 def compaction_table(rows: Iterable[Compaction]) -> str:
     """One line for each store and layout."""
     header = ["days", "by", "rows/s", "(from - to)", "seconds", "CPU s", "start s", "peak MB", "files", "MB", "of raw"]
-    header += ["topic's rows", "Spark ms", "DuckDB ms"]
+    header += ["topic's rows", "Spark ms", "DuckDB ms", "2nd night's rows", "rows/s", "seconds"]
     return table(header, [_compaction_cells(row) for row in rows])
 
 
@@ -330,6 +330,9 @@ def _compaction_cells(row: Compaction) -> list[str]:
         str(first.topic_rows),
         number(median_of(run.spark_read_s for run in runs), 1e3),
         number(median_of(run.duckdb_read_s for run in runs), 1e3),
+        str(first.night_rows),
+        number(median_of(run.night_rows / run.night_s for run in runs), 1),
+        number(median_of(run.night_s for run in runs), 1),
     ]
 
 

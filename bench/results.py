@@ -271,7 +271,8 @@ class CompactionRun:
     """One compaction in `local[2]`. `start_s`: Spark, and a store of few rows to warm it up; `seconds`: after that.
 
     `cpu_s` and `peak_bytes` are of JVM and Python workers together; the peaks of each, which may not coincide.
-    `topic_rows` of one topic were read back in `spark_read_s` and `duckdb_read_s`.
+    `topic_rows` of one topic were read back in `spark_read_s` and `duckdb_read_s`. `night_rows` of the last UTC day
+    were archived in `night_s`, as on each night but the first: into an archive that had all days before.
     """
 
     start_s: float
@@ -284,6 +285,8 @@ class CompactionRun:
     topic_rows: int
     spark_read_s: float
     duckdb_read_s: float
+    night_rows: int
+    night_s: float
 
 
 class CompactionFailed(Exception):

@@ -682,6 +682,9 @@ def test_quick_run_measures_the_compaction_by_each_layout(tmp_path: Path) -> Non
         (run,) = runs
         assert run["topic_rows"] > 0
         assert run["file_bytes"] > run["envelope_bytes"] > 0
+        assert 0 <= run["night_rows"] <= 2000  # none, if it is midnight
+        assert run["night_s"] > 0
+    assert "2nd night's rows" in done.stdout
     assert [plain["envelopes"] for plain in parsed["plain_exports"]] == [2000]
     assert "rows/s" in done.stdout
 
