@@ -107,6 +107,10 @@ class Incidents:
             faults = (*known.faults, *new)
             self._replace(known, replace(known, faults=tuple(faults), taken_in=False))
 
+    def begin(self, found: Iterable[Incident]) -> None:
+        """Begin with these, where none were known."""
+        self._write(found)
+
     def take_in(self, incident: Incident) -> None:
         """Note that every whole row of the files that were set aside has been taken in."""
         self._replace(incident, replace(incident, taken_in=True))

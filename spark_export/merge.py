@@ -17,8 +17,8 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from spark_export.archived_record import withdraw
 from spark_export.errors import ExportCheckFailed
 from spark_export.full_disk import full_disk_told
-from spark_export.incidents import Incidents
 from spark_export.mending import Mending
+from spark_export.own_files import read_incidents
 from spark_export.pieces import large_partitions, pieces_of_month
 from spark_export.places import Place
 from spark_export.publishing import WritableArchive
@@ -56,7 +56,7 @@ def merge(
     report = RunReport("merge", run, archive.url, now)
     layout = existing_layout(archive)
     with archive.storage.locked():
-        incidents = Incidents(archive.storage, now)
+        incidents = read_incidents(archive, now)
         mending = Mending(spark, archive, layout, run, now=now, incidents=incidents)
         damaged = mending.name_damaged_records()
 

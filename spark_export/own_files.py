@@ -7,12 +7,14 @@ periods' records are, and made anew from the rest:
 The run that finds it so says it, and the next one is as any other.
 """
 
-from mailserver.archive.days import day_name, parse_day
+from collections.abc import Iterator
+
+from mailserver.archive.days import parse_day
 from mailserver.archive.errors import ArchiveError, RecordDamaged
 from mailserver.archive.faults import Fault, FaultKind
 from mailserver.archive.layout import PERIOD, TOPIC_PREFIX, Layout, PartitionBy
 from mailserver.archive.paths import DAMAGED, RECORDS, SETTINGS_FILE, record_of
-from spark_export.incidents import INCIDENTS_FILE, Incidents
+from spark_export.incidents import INCIDENTS_FILE, Incident, Incidents
 from spark_export.mending import NO_RECORD
 from spark_export.publishing import WritableArchive
 
@@ -26,21 +28,39 @@ def read_incidents(archive: WritableArchive, now: float) -> Incidents:
         ArchiveError: they cannot be read or written, or a later version made them.
     """
     try:
-        return Incidents(archive.storage, now)
+        incidents = Incidents(archive.storage, now)
     except RecordDamaged as error:
         archive.set_damaged_aside(INCIDENTS_FILE, error)
-    incidents = Incidents(archive.storage, now)
-    for name in archive.storage.names(f"{DAMAGED}/{RECORDS}"):
-        period = name.partition(".json")[0]
-        cause = "was damaged, and nobody knows any more whether that was acknowledged"
-        incidents.add(period, NO_RECORD, [], [Fault(period, record_of(period), FaultKind.RECORD, 0, cause)], now)
+        incidents = Incidents(archive.storage, now)
+    # No file is set aside before an incident names it. So if there are none, a run was killed right here, or somebody
+    # has deleted the file.
+    if not incidents.all and (found := [*_of_damaged_records(archive, now), *_of_files_set_aside(archive, now)]):
+        incidents.begin(found)
+    return incidents
+
+
+def _of_damaged_records(archive: WritableArchive, now: float) -> Iterator[Incident]:
+    cause = "was damaged, and nobody knows any more whether that was acknowledged"
+    names = archive.storage.names(f"{DAMAGED}/{RECORDS}")
+    for period in dict.fromkeys(name.partition(".json")[0] for name in names):
+        fault = Fault(period, record_of(period), FaultKind.RECORD, 0, cause)
+        yield Incident(period, NO_RECORD, int(now), (), (fault,))
+
+
+def _of_files_set_aside(archive: WritableArchive, now: float) -> Iterator[Incident]:
     for directory in archive.storage.names(DAMAGED):
         period = directory.removeprefix(f"{PERIOD}=")
-        if period == directory:  # small files that were set aside
-            continue
-        for run in archive.storage.names(f"{DAMAGED}/{directory}"):
-            incidents.add(period, run.removeprefix("run="), _days(period), [], now)
-    return incidents
+        if period != directory:
+            for run in archive.storage.names(f"{DAMAGED}/{directory}"):
+                yield Incident(period, run.removeprefix("run="), int(now), _days(period), ())
+
+
+def _days(period: str) -> tuple[int, ...]:
+    """The day that a period is; of a month, none is known."""
+    try:
+        return (parse_day(period),)
+    except ValueError:
+        return ()
 
 
 def read_layout(archive: WritableArchive, otherwise: Layout) -> Layout | None:
@@ -83,8 +103,3 @@ def _layout_of(directory: str) -> Layout | None:
     if column == "topic":
         return Layout(PartitionBy.TOPIC, 0)
     return Layout(PartitionBy.TOPIC_PREFIX, len(value)) if column == TOPIC_PREFIX and value else None
-
-
-def _days(period: str) -> list[int]:
-    """The day that a period is; none if it is a month."""
-    return [parse_day(period)] if len(period) == len(day_name(0)) else []

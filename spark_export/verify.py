@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 from mailserver.archive.archive import existing_layout
 from mailserver.archive.faults import Fault
 from spark_export.archived_record import withdraw
-from spark_export.incidents import Incidents, Loss
+from spark_export.incidents import Loss
 from spark_export.mending import Mending
+from spark_export.own_files import read_incidents
 from spark_export.places import Place
 from spark_export.publishing import WritableArchive
 from spark_export.storage import open_storage
@@ -60,10 +61,10 @@ def verify(spark: SparkSession, path: str, *, now: float | None = None, stores: 
     archive = WritableArchive(open_storage(spark, path))
     layout = existing_layout(archive)
     with archive.storage.locked():
-        incidents = Incidents(archive.storage, now)
+        incidents = read_incidents(archive, now)
         mending = Mending(spark, archive, layout, "verify", now=now, incidents=incidents)
         found = archive.records(without=mending.name_damaged_records())
         periods, rows = len(found), sum(record.fingerprint.rows for record in found.values())
         records = mending.find(found, read_within_s=0, decode=True)
         withdraw(stores, records, archive.url)
-        return Verification(periods, rows, tuple(mending.faults), incidents.losses(records.values()))
+        return Verification(periods, rows, (*archive.damage, *mending.faults), incidents.losses(records.values()))

@@ -46,9 +46,11 @@ def test_damaged_file_of_incidents_is_set_aside_and_said_once(
     assert place.covered() == {0, 1, 2}
 
 
+@pytest.mark.parametrize("is_there", [True, False])
 def test_files_that_wait_to_be_taken_in_are_found_without_their_incidents(
-    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
 ) -> None:
+    """A run that finds the damage may be killed when it has set the file aside."""
     prune(place.store, before=(DAY + 2) * DAY_S, archived={DAY: 30, DAY + 1: 60})
     place.forget_second_names()
     file = place.file(FIRST)
@@ -57,7 +59,9 @@ def test_files_that_wait_to_be_taken_in_are_found_without_their_incidents(
         patched.setattr(Salvage, "take_in", kill)
         with pytest.raises(Killed):
             place.run(spark, "run-2")
-    (place.archive / "_incidents.json").write_text(CUT)
+    (place.archive / "_incidents.json").unlink()
+    if is_there:
+        (place.archive / "_incidents.json").write_text(CUT)
 
     report = place.run(spark, "run-3")
 
