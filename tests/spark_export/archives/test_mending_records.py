@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,7 +145,8 @@ def test_month_of_long_ago_that_no_record_speaks_of_is_named_until_it_is_acknowl
     write_last_run(place)
     last = read_compaction(place.store)
     assert last is not None
-    write_compaction(place.store, replace(last, archived={DAY + 59: last.archived[DAY + 59]}))  # years later
+    recently = {DAY + 59: last.archived[DAY + 59]}  # years later
+    write_compaction(place.store, replace(last, succeeded_at=float(later), archived=recently))
     place.forget_second_names()
     forget(place, "2024-10")
 
@@ -154,7 +154,7 @@ def test_month_of_long_ago_that_no_record_speaks_of_is_named_until_it_is_acknowl
         report = place.run(spark, f"run-{number}", later)
         assert named(report) == [("2024-10", FaultKind.RECORD)]
         assert "lacks 90 rows of 2024-10" in str(report.faults[0])
-    acknowledge(spark, str(place.archive), now=int(time.time()) + 10)
+    acknowledge(spark, str(place.archive), now=later)
     assert place.run(spark, "run-5", later).damage == ""
     assert archived(place.archive) == rows_of(recent)
 
