@@ -163,12 +163,14 @@ class Catalog:
             return self._current
         self._settled = None
         listed = self._versions()
-        if not listed or (listed != self._listed and not self._read_all(listed)):
+        is_known = listed == self._listed and not self._current.damage  # what is damaged may be put back in its place
+        if not listed or (not is_known and not self._read_all(listed)):
             if self._has_been_seen or self._is_expected():
                 raise ArchiveFault(f"there is no archive at {self._files.where('')}: {self._files.absence}")
             return Listing()
         self._has_been_seen = True
-        if before is not None and before == self._files.state(RECORDS) and now - before[1] > _SETTLED_NS:
+        is_settled = before is not None and before == self._files.state(RECORDS) and now - before[1] > _SETTLED_NS
+        if is_settled and not self._current.damage:
             self._settled = before
         return replace(self._current, looked_at=len(listed))
 

@@ -28,7 +28,7 @@ from mailserver.metrics.registry import Metrics, count_of
 from mailserver.store.interface import OURSELVES, Query
 from mailserver.waku.bloom import Interest
 from tests.archive.reading.asking import Asking
-from tests.archive.reading.parquet import envelope, publish, write_period
+from tests.archive.reading.parquet import envelope, publish, settle, write_period
 from tests.loops import without_debug
 from tests.nobody import as_nobody, folder_for_all
 from tests.store.engines import EVERYTHING
@@ -315,6 +315,22 @@ async def test_record_under_another_name_is_told_and_keeps_nothing_from_anybody(
     assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
     (line,) = told(caplog)
     assert "2024-10-04 (1).json is the record of '2024-10-04'" in line
+
+
+@pytest.mark.parametrize("name", [SETTINGS, RECORD])
+async def test_damaged_file_that_is_put_back_in_its_place_is_read(archive: Path, name: str) -> None:
+    text = (archive / name).read_text()
+    (archive / name).write_text("")
+    settle(archive)
+    reading = Reading(archive)
+    await reading.source.periods()
+    assert reading.source.problem
+
+    (archive / name).write_text(text)  # no name changes in its folder
+    settle(archive)
+
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+    assert reading.source.problem == ""
 
 
 async def test_damaged_period_comes_last_to_whoever_reads_all(archive: Path) -> None:
