@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.data_dir import own_store
+from mailserver.data_dir.moving import move
 from mailserver.data_dir.own_store import (
     RECORD_FILE,
     check_it_is_a_file,
@@ -334,3 +335,22 @@ async def test_what_is_for_files_names_what_is_for_databases() -> None:
     check_it_is_a_file("", "use something else")
     with pytest.raises(StartupError, match=r"the store is in a database: use something else, see docs/"):
         check_it_is_a_file("postgresql:///mail", "use something else")
+
+
+async def test_file_that_was_put_back_is_noticed_by_a_move_into_it(tmp_path: Path, url: str) -> None:
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    data.mkdir()
+    elsewhere.mkdir()
+    async with open_own_store(elsewhere, DEFAULT_NETWORK_TOPIC, url) as source:
+        await fill(source, make_envelopes(9, first=100))
+    async with open_own_store(data, DEFAULT_NETWORK_TOPIC) as store:
+        await store.put(new_envelopes(3))
+        before = await store.identity()
+    shutil.copy(data / STORE_FILE, tmp_path / "copy.db")
+    async with open_own_store(data, DEFAULT_NETWORK_TOPIC) as store:
+        await store.put(new_envelopes(2, first=3))
+    (tmp_path / "copy.db").replace(data / STORE_FILE)
+
+    await move(url, data / STORE_FILE, DEFAULT_NETWORK_TOPIC, lambda *_: None)  # rows 4 to 12: more than was noted
+
+    assert await start(data) != before
