@@ -85,7 +85,7 @@ def _archived_until(path: Path, identity: str) -> tuple[int, bool]:
         return 0, False
     if archived is None or archived.store_id != identity:
         return 0, False
-    return max(archived.went_back_from, *archived.days.values()), archived.went_back_from > 0
+    return max(archived.went_back_from, 0, *archived.days.values()), archived.went_back_from > 0
 
 
 def _identify(connection: sqlite3.Connection, path: Path, newest: int) -> str:

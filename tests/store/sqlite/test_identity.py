@@ -119,9 +119,10 @@ async def test_store_that_lacks_what_is_archived_went_back(path: Path) -> None:
     assert read_archived(path) == Archived(identity, "archive", 1, {DAY_OF_ALL - 1: 3, DAY_OF_ALL: 4})
 
 
-async def test_store_that_has_what_is_archived_stays_the_same(path: Path) -> None:
+@pytest.mark.parametrize("days", [{DAY_OF_ALL: 4}, {}])
+async def test_store_that_has_what_is_archived_stays_the_same(path: Path, days: dict[int, int]) -> None:
     known = await put_back(path)
-    record = Archived(known.identity, "archive", 1, {DAY_OF_ALL: 4})
+    record = Archived(known.identity, "archive", 1, days)
     write_archived(path, record)
 
     assert await reopened(path) == known.identity
