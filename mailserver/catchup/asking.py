@@ -25,11 +25,7 @@ class Unanswered(MailserverError):
 
     def __init__(self, cause: str, *, is_cut: bool) -> None:
         super().__init__(cause)
-        self.cause = cause
         self.is_cut = is_cut
-
-    def __str__(self) -> str:
-        return self.cause
 
 
 class Asking:

@@ -316,15 +316,15 @@ class Source:
         assert window is not None
         self._walk.cuts += error.is_cut
         if error.is_cut and self._walk.cuts < MAX_CUTS:
-            return self._fail(error.cause)
+            return self._fail(str(error))
         is_final = not self._asking.has_answered
         if self._patience.on_silence(window.seconds, has_answered=not is_final, is_aside=self.account.is_from_aside):
-            self._set_window_aside(error.cause)
+            self._set_window_aside(str(error))
         else:
             self.account.shorten(self._walk.lowest)
         self._walk = None
         self._on_change()
-        pause_s = self._fail(error.cause, is_final=is_final and not error.is_cut)
+        pause_s = self._fail(str(error), is_final=is_final and not error.is_cut)
         self._put_off_aside(pause_s if self._settings.give_up_after else max(pause_s, ASIDE_S))
         return pause_s
 
