@@ -41,7 +41,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
       TooManyRequests          [peers.completions]
       PeerNotConnected         [peers.connected]
       PeerNotTrusted           [peers.connected]
-      CallFailed               [app.control] the daemon refused what a command asked of it: exit code 1
+      CallFailed               [app.control_call] the daemon refused what a command asked of it: exit code 1
 
       What a client of Waku v2 got wrong:
       UnknownCursor            [gateway.index.values] it wants to go on behind a message that is not known: tell it so

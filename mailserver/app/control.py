@@ -9,14 +9,22 @@ import contextlib
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from mailserver.api.caller import Call, Caller
 from mailserver.api.dispatch import Dispatcher, Method
 from mailserver.api.errors import ErrorCode, Known
 from mailserver.api.params import Fields, Json, enode, flag, list_of, whole
+from mailserver.app.control_call import (
+    MAX_LINE_BYTES,
+    STATUS,
+    SYNC,
+    SYNC_ARCHIVE,
+    SYNC_ARCHIVE_PROGRESS,
+    SYNC_PROGRESS,
+    read_line,
+)
 from mailserver.app.history import History
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.command import ATTEMPTS, SHOW_INTERVAL_S
@@ -25,10 +33,10 @@ from mailserver.catchup.ledger import MAX_SOURCES, CatchupError
 from mailserver.catchup.progress import Progress, State
 from mailserver.codec.keys import Enode
 from mailserver.data_dir.running import CONTROL_FILE
-from mailserver.errors import ConnectionLost, MailserverError, StartupError, StoreError
+from mailserver.errors import ConnectionLost, StoreError
 from mailserver.live.intake import Clock
 from mailserver.monitoring.state import Monitoring
-from mailserver.net.unix_socket import bind_private, short_path
+from mailserver.net.unix_socket import bind_private
 from mailserver.waku.acceptance import Acceptance
 from mailserver.waku.envelope import MAX_U32
 
@@ -36,22 +44,6 @@ log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 16
 """Maximum number of commands that talk to the daemon at the same time."""
-
-MAX_LINE_BYTES = 1024 * 1024
-"""Longest text that either side may send."""
-
-SYNC = "mailserver_sync"
-SYNC_PROGRESS = "mailserver_syncProgress"
-SYNC_ARCHIVE = "mailserver_syncArchive"
-SYNC_ARCHIVE_PROGRESS = "mailserver_syncArchiveProgress"
-STATUS = "mailserver_status"
-
-OnNotification = Callable[[Json], None]
-"""Receives the params of a notification."""
-
-
-class CallFailed(MailserverError):
-    """The daemon answered a call with an error."""
 
 
 class StatusMethods:
@@ -206,7 +198,7 @@ class ControlSocket:
 
         caller = Caller(send)
         try:
-            while line := await _read_line(reader):
+            while line := await read_line(reader):
                 call = Call(caller)
                 answer = await self._dispatcher.answer(line, call)
                 if answer is not None:
@@ -219,42 +211,3 @@ class ControlSocket:
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
-
-
-async def call_daemon(data_dir: Path, method: str, params: Mapping[str, Json], on_notification: OnNotification) -> Any:
-    """Make one call to the daemon that uses a data directory; return its result.
-
-    Raises:
-        StartupError: no daemon listens there.
-        CallFailed: the daemon answered with an error.
-        ConnectionLost: the daemon stopped before it answered.
-    """
-    try:
-        with short_path(data_dir / CONTROL_FILE) as path:
-            reader, writer = await asyncio.open_unix_connection(path, limit=MAX_LINE_BYTES)
-    except OSError as error:
-        raise StartupError(f"no mailserver answers at {data_dir / CONTROL_FILE}: {error.strerror or error}") from error
-    try:
-        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        writer.write(f"{json.dumps(request)}\n".encode())
-        while line := await _read_line(reader):
-            answer = json.loads(line)
-            if "method" in answer:
-                on_notification(answer["params"])
-            elif "error" in answer:
-                raise CallFailed(str(answer["error"]["message"]))
-            else:
-                return answer["result"]
-        raise ConnectionLost(None, "the mailserver stopped")
-    finally:
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-
-
-async def _read_line(reader: asyncio.StreamReader) -> bytes:
-    """Read a line. Empty at the end, or if the other side breaks off or sends too long a line."""
-    try:
-        return await reader.readuntil(b"\n")
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
-        return b""

@@ -15,7 +15,7 @@ from mailserver.commands.arguments import (
     read_time,
     read_topic,
 )
-from mailserver.commands.output import FORMATS
+from mailserver.commands.printer import FORMATS
 from mailserver.data_dir.folder import read_private_key
 from mailserver.errors import ConfigError
 from mailserver.mail.request import OPEN_UPPER_AHEAD_S

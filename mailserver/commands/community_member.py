@@ -8,7 +8,6 @@ from collections.abc import Callable
 import uvloop
 
 from mailserver.app.communities_config import COMMUNITIES
-from mailserver.app.community_members import fetch_community
 from mailserver.app.interpreter import prepare_interpreter
 from mailserver.app.logs import set_up_logging
 from mailserver.codec.keys import Enode
@@ -177,6 +176,8 @@ def _add_fetch(parser: argparse.ArgumentParser) -> None:
 
 def _fetch(arguments: argparse.Namespace) -> int:
     """Fetch what is missing; 1 if something that came cannot be used."""
+    from mailserver.app.community_members import fetch_community  # noqa: PLC0415 - others need none of it
+
     config = settings_of(arguments, COMMUNITIES)
     folder = membership(config.data_dir, arguments.community)
     set_up_logging("error")

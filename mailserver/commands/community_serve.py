@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import uvloop
 
-from mailserver.app.communities import run_communities
 from mailserver.app.communities_config import COMMUNITIES
 from mailserver.app.interpreter import prepare_interpreter
 from mailserver.app.logs import LogFormat, set_up_logging
@@ -23,6 +22,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
+    from mailserver.app.communities import run_communities  # noqa: PLC0415 - other `community` commands need none of it
+
     config = settings_of(arguments, COMMUNITIES)
     set_up_logging(config.log_level, LogFormat(config.log_format))
     prepare_interpreter()

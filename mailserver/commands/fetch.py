@@ -12,7 +12,8 @@ from mailserver.app.client_id import CLIENT_ID
 from mailserver.client.mail_client import connect
 from mailserver.commands.arguments import checked, read_muid
 from mailserver.commands.asking import add_envelope_output, add_sealing, open_ids, opening_key_of
-from mailserver.commands.output import Printer, complain, counted
+from mailserver.commands.output import complain, counted
+from mailserver.commands.printer import Printer
 from mailserver.commands.settings import add_node
 from mailserver.errors import ConfigError, DecodeError
 from mailserver.ids.envelopes import envelope_muid

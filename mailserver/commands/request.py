@@ -17,7 +17,8 @@ from mailserver.commands.asking import (
     range_of,
     sealing_key_of,
 )
-from mailserver.commands.output import Printer, complain
+from mailserver.commands.output import complain
+from mailserver.commands.printer import Printer
 from mailserver.commands.settings import add_node
 from mailserver.mail.answer import AnswerCheck
 from mailserver.mail.request import UNSEALED_ID, MailRequest

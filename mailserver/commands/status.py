@@ -9,7 +9,7 @@ from typing import Any
 
 import uvloop
 
-from mailserver.app.control import STATUS, call_daemon
+from mailserver.app.control_call import STATUS, call_daemon
 from mailserver.commands.output import counted
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import print_table

@@ -13,7 +13,7 @@ import uvloop
 
 from mailserver.api.params import Json
 from mailserver.app.config import Config
-from mailserver.app.control import SYNC, SYNC_ARCHIVE, call_daemon
+from mailserver.app.control_call import SYNC, SYNC_ARCHIVE, call_daemon
 from mailserver.app.history import open_history
 from mailserver.app.logs import set_up_logging
 from mailserver.app.wiring import catchup_settings

@@ -15,16 +15,8 @@ import pytest
 from mailserver.api.caller import Call
 from mailserver.api.dispatch import Dispatcher, Method
 from mailserver.api.params import Fields, Json, text
-from mailserver.app.control import (
-    CONTROL_ERRORS,
-    MAX_CONNECTIONS,
-    MAX_LINE_BYTES,
-    SYNC,
-    CallFailed,
-    CatchupMethods,
-    ControlSocket,
-    call_daemon,
-)
+from mailserver.app.control import CONTROL_ERRORS, MAX_CONNECTIONS, CatchupMethods, ControlSocket
+from mailserver.app.control_call import MAX_LINE_BYTES, SYNC, CallFailed, call_daemon
 from mailserver.catchup import source as source_module
 from mailserver.catchup.command import ATTEMPTS
 from mailserver.codec.keys import Enode

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from mailserver.app.control import STATUS, call_daemon
+from mailserver.app.control_call import STATUS, call_daemon
 from mailserver.archive.paths import RECORDS
 from mailserver.archive.reading import source
 from mailserver.catchup.catchup import Catchup

@@ -584,3 +584,29 @@ def test_gateway_says_what_to_install_and_other_commands_do_not_need_it() -> Non
         gateway.stderr,
     )
     assert "not installed" not in enode.stderr
+
+
+LOADED = """
+import sys
+from mailserver.commands.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["status", "--help"], ["enode", "--help"], ["config", "--help"], ["community", "status", "--help"]],
+    ids=" ".join,
+)
+def test_command_loads_nothing_of_what_serves(arguments: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED, *arguments], capture_output=True, text=True, check=True)
+
+    loaded = set(done.stderr.split())
+    assert "mailserver.commands.settings" in loaded
+    serving = {"aiohttp", "mailserver.app.daemon", "mailserver.app.communities", "mailserver.catchup.catchup"}
+    serving |= {"mailserver.live.intake", "mailserver.monitoring.state"}
+    assert loaded & serving == set()

@@ -11,7 +11,8 @@ import pytest
 from mailserver.api.caller import Call
 from mailserver.api.dispatch import Dispatcher, Method
 from mailserver.api.params import Fields, Json
-from mailserver.app.control import CONTROL_ERRORS, STATUS, ControlSocket, StatusMethods, call_daemon
+from mailserver.app.control import CONTROL_ERRORS, ControlSocket, StatusMethods
+from mailserver.app.control_call import STATUS, call_daemon
 from mailserver.commands import status as status_module
 from mailserver.commands.cli import main
 from mailserver.community.folder import COMMUNITIES_FOLDER

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mailserver.app.config import Config
-from mailserver.app.control import STATUS, call_daemon
+from mailserver.app.control_call import STATUS, call_daemon
 from mailserver.client.mail_client import MailClient
 from mailserver.codec.keccak import keccak256
 from mailserver.codec.keys import Enode

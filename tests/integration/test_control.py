@@ -15,7 +15,7 @@ import pytest
 
 from mailserver.api.params import Json
 from mailserver.app.config import Config
-from mailserver.app.control import SYNC, CallFailed, call_daemon
+from mailserver.app.control_call import SYNC, CallFailed, call_daemon
 from mailserver.data_dir.running import CONTROL_FILE
 from mailserver.errors import StartupError
 from mailserver.store.sqlite.schema import STORE_FILE

@@ -10,7 +10,7 @@ from typing import Any
 
 import uvloop
 
-from mailserver.app.control import STATUS, call_daemon
+from mailserver.app.control_call import STATUS, call_daemon
 from mailserver.catchup.ledger import open_ledger
 from mailserver.catchup.ranges import Range, merge
 from mailserver.codec.keys import Enode, PrivateKey

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from mailserver.api.params import Json
 from mailserver.app.communities import Serving, serve_communities
 from mailserver.app.communities_config import CommunitiesConfig
-from mailserver.app.control import SYNC, call_daemon
+from mailserver.app.control_call import SYNC, call_daemon
 from mailserver.client.mail_client import connect
 from mailserver.client.sealing import seal_envelope
 from mailserver.codec.keys import PrivateKey

@@ -1,4 +1,4 @@
-"""mailserver.commands.output: envelopes as a table, JSON lines and raw RLP; the count and the progress beside them."""
+"""mailserver.commands.printer: envelopes as a table, JSON lines and raw RLP; the count and the progress beside them."""
 
 import contextlib
 import io
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mailserver.codec.keys import PrivateKey
-from mailserver.commands.output import FORMATS, Printer
+from mailserver.commands.printer import FORMATS, Printer
 from mailserver.waku.envelope import MAX_U32, Envelope, Topic, decode_envelope, encode_envelope
 from mailserver.waku.payload import key_from_password, seal_symmetric
 from mailserver.waku.topics import topic_of
