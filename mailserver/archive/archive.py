@@ -1,5 +1,6 @@
 """An archive as its records and its directories describe it; no data file is opened here."""
 
+import time
 from collections.abc import Collection, Mapping
 
 from mailserver.archive.days import day_name, month_of
@@ -9,6 +10,11 @@ from mailserver.archive.files import ArchiveFiles
 from mailserver.archive.layout import PERIOD, Layout
 from mailserver.archive.manifest import PeriodRecord, decode_record, decode_settings, visible
 from mailserver.archive.paths import RECORDS, SETTINGS_FILE, SNAPSHOTS, directory_of, record_of, snapshot_of
+
+MISSING_RECORD_TIMEOUT_S = 10.0
+"""How long a record may be listed and yet be missing. Whoever replaces or removes it takes a moment."""
+
+_POLL_S = 0.05
 
 
 class Archive:
@@ -126,21 +132,36 @@ class Archive:
         return {name.removeprefix(f"{PERIOD}=") for name in self.files.names(SNAPSHOTS)} - known
 
     def every_record(self, without: Collection[str] = ()) -> list[PeriodRecord]:
-        """The records that `records` has, and those of periods that are part of others by now."""
+        """The records that `records` has, and those of periods that are part of others by now.
+
+        Raises:
+            ArchiveError: a record cannot be read, or is listed and yet missing for MISSING_RECORD_TIMEOUT_S.
+        """
         left_out = set(map(record_of, without))
-        names = self._record_names()
+        missing_since: dict[str, float] = {}
+        names = self._record_names(left_out)
         while True:
             found = dict(self.files.read_each(names))
-            before, names = names, self._record_names()
-            if names == before and None not in found.values():  # else a run publishes: its record may be missing here
-                return [
-                    decode_record(text, f"{self.url}/{name}")
-                    for name, text in found.items()
-                    if text is not None and name not in left_out
-                ]
+            before, names = names, self._record_names(left_out)
+            texts = {name: text for name, text in found.items() if text is not None}
+            missing = (found.keys() - texts.keys()).intersection(names)
+            if names == before and not missing:  # else a run publishes: its record may be missing here
+                return [decode_record(text, f"{self.url}/{name}") for name, text in texts.items()]
+            missing_since = self._still_missing(missing, missing_since)
+            if missing_since:
+                time.sleep(_POLL_S)
 
-    def _record_names(self) -> list[str]:
-        return [f"{RECORDS}/{name}" for name in self.files.names(RECORDS) if name.endswith(".json")]
+    def _still_missing(self, missing: Collection[str], since: Mapping[str, float]) -> dict[str, float]:
+        """Since when records that are listed have been missing, by `time.monotonic`."""
+        now = time.monotonic()
+        for name in sorted(missing):
+            if now - since.get(name, now) > MISSING_RECORD_TIMEOUT_S:
+                raise ArchiveError(f"{self.url}/{name} is listed, but missing: is it a link to what is gone?")
+        return {name: since.get(name, now) for name in missing}
+
+    def _record_names(self, left_out: Collection[str] = ()) -> list[str]:
+        names = [f"{RECORDS}/{name}" for name in self.files.names(RECORDS) if name.endswith(".json")]
+        return [name for name in names if name not in left_out]
 
 
 def existing_layout(archive: Archive) -> Layout:

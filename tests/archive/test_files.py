@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from mailserver.archive import archive as archive_module
 from mailserver.archive.archive import Archive
-from mailserver.archive.errors import RecordDamaged
+from mailserver.archive.errors import ArchiveError, RecordDamaged
 from mailserver.archive.files import LocalFiles, count_lines, local_folder
+from mailserver.archive.manifest import PeriodRecord, encode_record
 from mailserver.archive.paths import RECORDS
 
 
@@ -35,6 +37,59 @@ def test_record_whose_bytes_are_no_text_is_damaged(tmp_path: Path) -> None:
     assert list(archive.damaged_records()) == ["2026-11-20.json"]
     with pytest.raises(RecordDamaged):
         archive.records()
+
+
+class _Replacing(LocalFiles):
+    """An archive of which a record is being replaced: it is there again once it was found missing twice."""
+
+    def __init__(self, root: Path, record: PeriodRecord) -> None:
+        super().__init__(root)
+        self.reads = 0
+        self._record = record
+
+    def read(self, name: str) -> str | None:
+        """See ArchiveFiles."""
+        self.reads += 1
+        if self.reads == 3:
+            (self.root / name).unlink()
+            (self.root / name).write_text(encode_record(self._record))
+        return super().read(name)
+
+
+@pytest.fixture
+def link_to_nothing(tmp_path: Path) -> Path:
+    """The record of 20 November 2026, as a link to a file that is gone."""
+    (tmp_path / RECORDS).mkdir()
+    link = tmp_path / RECORDS / "2026-11-20.json"
+    link.symlink_to(tmp_path / "gone")
+    return link
+
+
+def test_record_that_is_listed_and_stays_missing_is_named(
+    tmp_path: Path, link_to_nothing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_module, "MISSING_RECORD_TIMEOUT_S", 0.0)
+
+    with pytest.raises(ArchiveError, match=str(link_to_nothing)):
+        Archive(LocalFiles(tmp_path)).records()
+
+
+def test_record_that_is_missing_while_it_is_replaced_is_awaited(tmp_path: Path, link_to_nothing: Path) -> None:
+    record = PeriodRecord("2026-11-20", "run", {}, ())
+    files = _Replacing(tmp_path, record)
+
+    records = Archive(files).records()
+
+    assert not link_to_nothing.is_symlink()
+    assert files.reads == 3
+    assert records == {record.period: record}
+
+
+def test_record_that_is_left_out_is_not_awaited(tmp_path: Path, link_to_nothing: Path) -> None:
+    archive = Archive(LocalFiles(tmp_path))
+
+    assert archive.records(without=[link_to_nothing.stem]) == {}
+    assert list(archive.damaged_records()) == [link_to_nothing.name]
 
 
 @pytest.mark.parametrize(
