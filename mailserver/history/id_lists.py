@@ -16,10 +16,8 @@ from mailserver.history.id_search import AtOnce, Meter, Piece, Search, Selection
 from mailserver.history.read_ahead import ReadAhead
 from mailserver.ids.envelopes import joined_metas, joined_muids
 from mailserver.ids.muid import Muid, metadata_of
-from mailserver.mail.request import Cursor
 from mailserver.store.interface import GoesOn, HistorySource, Payer, Query, Raws, always
 from mailserver.store.message_ids import ALL_METADATA, ArrivedIds, MessageIds, MetadataRange
-from mailserver.waku.envelope import decode_envelope
 from mailserver.wakuid.packets import MAX_FETCHED_IDS, Order
 
 IDS_AT_ONCE = MAX_FETCHED_IDS
@@ -177,7 +175,8 @@ class Matches(Generic[T]):
             taken += self._taking(some)
         found = [each for each in taken if each is not None]
         if len(found) > self.left or (found and len(found) == self.left and piece.is_cut):
-            self._cut_at = _cursor_behind(raws, taken, self.left)
+            there = (at for at, each in enumerate(taken) if each is not None)
+            self._cut_at = piece.cursor_behind(next(islice(there, self.left - 1, None)))
             del found[self.left :]
         self.left -= len(found)
         return found
@@ -232,11 +231,3 @@ def _envelopes(metadata: MetadataRange, raws: Raws) -> list[bytes | None]:
         raws.body[end - size : end] if meta is not None and metadata.has(meta) else None
         for meta, size, end in zip(metas, raws.sizes, ends, strict=True)
     ]
-
-
-def _cursor_behind(raws: Raws, taken: Sequence[object], count: int) -> bytes:
-    """The cursor of a list that ends with match `count` of what was taken of these."""
-    at = next(islice((at for at, each in enumerate(taken) if each is not None), count - 1, None))
-    end = sum(raws.sizes[: at + 1])
-    last = decode_envelope(raws.body[end - raws.sizes[at] : end])
-    return Cursor(last.created, last.hash()).encode()

@@ -1,7 +1,8 @@
 """Looks for what a list of message ids, newest first, is made of: in whatever answers history requests.
 
-A cursor is where a list ended: created(4) || envelope hash(32) of the last one if it was newest first; in the order of
-arrival, identity of the store(16) || place in it(8).
+A cursor is where a list ended: created(4) || envelope hash(32) of the last one if it was newest first, where zeros may
+stand for the part of the hash that a store's index has not; in the order of arrival, identity of the store(16) || place
+in it(8).
 """
 
 from dataclasses import dataclass, replace
@@ -116,12 +117,18 @@ class AtOnce(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What was read at once. `is_cut`: whether more of the same page is left to read; `may_be_more`: whether that is
-    so, or another search may find more."""
+    """What was read at once, of which page, and how many of the page were read before. `is_cut`: whether more of the
+    same page is left to read; `may_be_more`: whether that is so, or another search may find more."""
 
     raws: Raws
+    page: Page
+    first: int
     is_cut: bool
     may_be_more: bool
+
+    def cursor_behind(self, number: int) -> bytes:
+        """Where a list goes on that ends with one of these, by its number."""
+        return Cursor(*self.page.place(self.first + number)).encode()
 
 
 class Search:
@@ -149,6 +156,7 @@ class Search:
         self._is_of_all = selection.metadata == ALL_METADATA
         self._at_once = at_once
         self._page: Page | None = None
+        self._at = 0  # how many of it were read
         self._mean = LIKELY_BYTES
         self.meter = Meter(payer, goes_on)
         self.found_at_once = found_at_once
@@ -169,8 +177,9 @@ class Search:
         raws = await page.read(count, self._at_once.bytes)
         if raws.body:
             self._mean = len(raws.body) // (len(raws.sizes) - raws.sizes.count(0))
-        is_cut = page.left > 0
-        return Piece(raws, is_cut, may_be_more=is_cut or page.end is not None)
+        first, is_cut = self._at, page.left > 0
+        self._at += len(raws.sizes)
+        return Piece(raws, page, first, is_cut, may_be_more=is_cut or page.end is not None)
 
     async def _next_page(self, wanted: int) -> Page | None:
         """A page of the source of which something is left; None if there is none, or the search is not to go on."""
@@ -185,6 +194,7 @@ class Search:
             most = min(wanted, self.found_at_once) if self._is_of_all else SEARCHED_AT_ONCE
             rows = min(most, FOUND_BYTES // self._mean + 1)
             self._page = await self._source.find(self._query, rows, payer=self.meter.payer, goes_on=self.meter.goes_on)
+            self._at = 0
         return self._page
 
     @property

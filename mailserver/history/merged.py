@@ -14,7 +14,7 @@ not been deleted: if it still cannot be read, its row is damaged, and it is left
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import count, groupby
 from typing import Protocol
 
 from mailserver.archive.reading.page import ArchivePage
@@ -140,6 +140,16 @@ class Found:
         """What was found in the store alone."""
         return cls(page, None, [False] * page.left, None, page.ended_early)
 
+    def places(self, number: int) -> list[Place]:
+        """The places of the first of them, so many."""
+        numbers = count(), count()
+        places = []
+        for is_archived in self.order[:number]:
+            source = self.archived if is_archived else self.stored
+            assert source is not None, "what is not found is in no order"
+            places.append(source.place(next(numbers[is_archived])))
+        return places
+
 
 def _order(ranks: Sequence[int], stored: int) -> list[bool]:
     """Return, for each envelope of a page in order, whether it is the archive's.
@@ -254,6 +264,7 @@ class MergedPage(Interleaved):
         self._found = found
         self._find_below = find_below
         self._last = LastHash()
+        self._places: list[Place] = []  # of what was read before the rest was found again
 
     @property
     def ended_early(self) -> bool:
@@ -270,10 +281,17 @@ class MergedPage(Interleaved):
         """Where the next page begins, once all of this one was read; None if there is none."""
         return self._found.stored.end if self._found.end is None else self._found.end
 
+    def place(self, number: int) -> Place:
+        """The place of an envelope that was read, by its number; see `store.interface.Page`."""
+        before = len(self._places)
+        return self._places[number] if number < before else self._found.places(number - before + 1)[-1]
+
     async def find_again(self) -> bool:
         """Take what is left, as it is found now; return whether the store is said to have the one that it has not."""
         above = self._found.stored.above(self.stored_at)
-        self._found = found = await self._find_below(above, self.left)
+        found = await self._find_below(above, self.left)
+        self._places += self._found.places(self.at)
+        self._found = found
         self.take(found.stored, found.archived, found.order)
         return bool(found.order) and not found.order[0] and found.stored.above(0) == above
 

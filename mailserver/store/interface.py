@@ -112,6 +112,13 @@ class Page(Protocol):
     def end(self) -> Place | None:
         """Where the next page begins, once all of this one is read; None if there is no next page."""
 
+    def place(self, number: int) -> Place:
+        """The place of an envelope that was read, by how many lengths `read` has returned before its own: a page that
+        is cut behind it goes on below.
+
+        It is what was found, not what was read: a disk may have turned a bit of that.
+        """
+
     async def read(self, count: int, max_bytes: int) -> Raws:
         """Read the next envelopes, byte for byte as received. One that was deleted since is left out, unless the
         page is of an archive, too, and that has it.

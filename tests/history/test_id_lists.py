@@ -15,6 +15,7 @@ from mailserver.history.id_search import AtOnce, CursorOfAnotherStore, Selection
 from mailserver.ids.envelopes import NS, envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, metadata_of
 from mailserver.store.engine import message_ids
+from mailserver.store.engine.keys import HASH_PREFIX_BYTES
 from mailserver.store.interface import OURSELVES, GoesOn, NewEnvelope, Page, Payer, Query, always
 from mailserver.store.message_ids import MetadataRange
 from mailserver.store.retention import END_OF_TIME, Surplus
@@ -27,7 +28,7 @@ from mailserver.wakuid.packets import Order
 from tests.archive.reading.parquet import envelope as archived_envelope
 from tests.history.test_merged import merged
 from tests.mailservers import fill, in_order, make_envelope
-from tests.store.samples import DAY, EVER, FULL, NEWS, SPORT, START, deployed_bloom, new_envelopes
+from tests.store.samples import DAY, EVER, FULL, NEWS, SPORT, START, change, deployed_bloom, new_envelopes
 
 EVERYTHING = Selection(*EVER, FULL)
 NEWS_ONLY = Selection(*EVER, Interest(topics=frozenset({NEWS})))
@@ -147,6 +148,30 @@ async def test_muids_are_listed_by_their_metadata(
             names += page
 
         assert names == [name for name in muids(in_order(envelopes)) if each.has(metadata_of(name))]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+@pytest.mark.parametrize("seconds", [-9, 0, 9])
+async def test_list_goes_on_behind_an_envelope_of_which_bits_have_turned(
+    tmp_path: Path, store: SqliteStore, limit: int, seconds: int
+) -> None:
+    envelopes = in_order(some_envelopes(12))
+    await fill(store, envelopes)
+    read = list(envelopes)
+    for number in (4, 7, 11):
+        was = envelopes[number]
+        read[number] = make_envelope(40 + number, created=was.created + seconds, ttl=40 + number, topic=was.topic)
+        key = f"created = {was.created} AND hash = x'{was.hash()[:HASH_PREFIX_BYTES].hex()}'"
+        change(tmp_path / "mailserver.db", f"UPDATE envelopes SET raw = x'{read[number].raw.hex()}' WHERE {key}")
+
+    names: list[Muid] = []
+    query: Selection | None = replace(EVERYTHING, metadata=MetadataRange(b"\0"))  # or no page is cut
+    while query is not None:
+        page, query = await listed(lists_of(store), query, limit)
+        names += page
+        assert len(names) <= len(read)
+
+    assert names == muids(read)
 
 
 async def test_list_that_may_not_go_on_ends_early_and_the_next_one_goes_on_there(

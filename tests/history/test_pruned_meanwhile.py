@@ -18,6 +18,7 @@ from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, Muid, sync_id
 from mailserver.metrics.registry import Metrics
 from mailserver.reconcile.sides import Needed
+from mailserver.store.engine.keys import HASH_PREFIX_BYTES
 from mailserver.store.interface import NewEnvelope, Page, Payer, Query
 from mailserver.store.message_ids import FoundEnvelopes, StoreWithIds
 from mailserver.store.retention import END_OF_TIME, Surplus
@@ -112,6 +113,28 @@ async def test_what_is_pruned_again_and_again_while_a_page_is_read_is_all_there(
 
         assert found == expected[:36]
         assert page.end == place(everything[4])
+
+
+async def test_place_of_each_that_was_read_is_known_though_some_were_found_again(
+    engine: Engine, tmp_path: Path
+) -> None:
+    everything = several(30)
+
+    async with both(engine, tmp_path, everything[2:], everything) as sources:
+        await prune(sources.store, 6)  # what is found first is of both
+        engine.change("UPDATE envelopes SET raw = '' WHERE seq IN (20, 27)")
+        page = await sources.history.find(EVERYTHING, 29)
+        sizes = [*(await page.read(5, EVERY_BYTE)).sizes]
+        for _ in range(2):
+            await prune(sources.store, 7)
+            sizes += (await page.read(9, EVERY_BYTE)).sizes
+        sizes += (await page.read(100, EVERY_BYTE)).sizes
+        places = [page.place(number) for number in range(len(sizes))]
+
+    assert [number for number, size in enumerate(sizes) if not size] == [1, 8]
+    assert [(created, key[:HASH_PREFIX_BYTES]) for created, key in places] == [
+        (one.created, one.hash[:HASH_PREFIX_BYTES]) for one in everything[:0:-1]
+    ]
 
 
 async def test_gap_in_the_middle_of_a_page_is_filled(engine: Engine, tmp_path: Path) -> None:

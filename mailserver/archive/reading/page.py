@@ -10,7 +10,7 @@ from mailserver.archive.reading.row_groups import FileGone, RowGroup
 from mailserver.archive.reading.scan import Match, Matches
 from mailserver.archive.reading.search import ATTEMPTS
 from mailserver.errors import StoreError
-from mailserver.store.interface import Raws
+from mailserver.store.interface import Place, Raws
 
 WINDOW_BYTES = 1024 * 1024
 """A page reads this many bytes ahead, or one envelope if it is longer. A thousand usual envelopes fit. To read one
@@ -63,6 +63,10 @@ class ArchivePage:
         """How many envelopes are left to read."""
         return len(self._found) - self._at
 
+    def place(self, number: int) -> Place:
+        """The place of an envelope that was found, by its number."""
+        return self._found[number].place
+
     async def read(self, count: int, max_bytes: int) -> Raws:
         """Read the next envelopes, at most `count`; see `store.interface.Page`.
 
@@ -105,9 +109,10 @@ class ArchivePage:
                 attempts -= 1
                 if not attempts:
                     raise
-            rest = [self._found[at] for at in range(self._at, len(self._found))]
-            self._found, self._at = Matches.of(await self._again(rest)), 0
-            some = [self._found[at] for at in range(len(some))]
+            matches = [self._found[at] for at in range(len(self._found))]
+            again = await self._again(matches[self._at :])
+            self._found = Matches.of([*matches[: self._at], *again])
+            some = again[: len(some)]
 
     async def _raws(self, some: Sequence[Match]) -> list[bytes]:
         of_groups: dict[RowGroup, list[Match]] = {}

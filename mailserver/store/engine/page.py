@@ -77,6 +77,14 @@ class KeptKeysPage(Generic[Rows]):
             ranks.append(None if is_found else count - at)
         return ranks
 
+    def place(self, number: int) -> Place:
+        """The place of an envelope that was found, by its number; see `store.interface.Page`.
+
+        Zeros stand for the part of the hash that the index has not: nothing is between that and the envelope.
+        """
+        prefix = self._keys.hashes[number * HASH_PREFIX_BYTES : (number + 1) * HASH_PREFIX_BYTES]
+        return self._keys.created[number], EnvelopeHash(prefix.ljust(HASH_BYTES, b"\x00"))
+
     def above(self, number: int) -> Place:
         """The place right above an envelope that was found, by its number; it may have been deleted since.
 

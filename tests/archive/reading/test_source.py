@@ -214,6 +214,7 @@ async def test_day_that_is_replaced_while_an_answer_is_under_way_is_answered_who
             rest += (await page.read(5, EVERY_BYTE)).split()
 
     assert first + rest == raws(answer(kept, query))
+    assert [page.place(number) for number in range(20)] == [place(one) for one in answer(kept, query)]
 
 
 async def test_days_that_are_merged_into_a_month_are_answered_once(tmp_path: Path) -> None:
