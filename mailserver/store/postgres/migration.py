@@ -11,7 +11,7 @@ from mailserver.store.postgres.schema import IDENTITY_BYTES, MIGRATIONS, SCHEMA_
 
 log = logging.getLogger(__name__)
 
-_NAMES = (
+NAMES = (
     "envelopes",
     "counts",
     "day_topics",
@@ -23,6 +23,7 @@ _NAMES = (
     "id_index",
     "reception_days",
 )
+"""The tables of a store, beside SCHEMA_TABLE and the partitions of these."""
 _FOREIGN = """
     SELECT relname::text FROM pg_class
     WHERE relnamespace = current_schema()::regnamespace AND relname = ANY($1) ORDER BY relname LIMIT 1
@@ -89,7 +90,7 @@ async def _version(connection: Connection) -> int:
             return int(version)
     except asyncpg.UndefinedTableError:
         pass
-    foreign = await connection.fetchval(_FOREIGN, _NAMES)
+    foreign = await connection.fetchval(_FOREIGN, NAMES)
     if foreign is not None:
         raise StoreError(f"there is a table {foreign} of another program: name a schema by ?search_path=")
     await connection.execute(f"CREATE TABLE {SCHEMA_TABLE} (version integer NOT NULL)")

@@ -4,8 +4,14 @@ envelope, or by that of the next day: nobody would be there then.
 
 from mailserver.errors import StoreError
 from mailserver.store.postgres.connections import Connection
+from mailserver.store.postgres.migration import NAMES
+from mailserver.store.postgres.schema import SCHEMA_TABLE
 
-# Partitions are made, dropped and truncated, which only an owner may; he may do all else with his tables.
+_OURS = [*NAMES, SCHEMA_TABLE, "envelope_seq"]
+_PARTITIONED = ["envelopes", "ids"]
+
+# Partitions are made, dropped and truncated, which only an owner may; he may do all else with his tables. Those of
+# other programs may be in the schema, too.
 _LACKING = """
     SELECT format(
         'may not create tables in the schema %1$I: GRANT CREATE ON SCHEMA %1$I TO %2$I', current_schema(), current_user
@@ -20,8 +26,11 @@ _LACKING = """
     UNION ALL
     (
         SELECT format('does not own %1$I: ALTER TABLE %1$I OWNER TO %2$I', relname, current_user) FROM pg_class
-        WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p', 'S')
-            AND NOT pg_has_role(relowner, 'USAGE')
+        WHERE relnamespace = current_schema()::regnamespace AND NOT pg_has_role(relowner, 'USAGE') AND (
+            relname = ANY($1) OR oid IN (
+                SELECT inhrelid FROM pg_inherits WHERE inhparent = ANY($2::text[]::regclass[])
+            )
+        )
         ORDER BY relname LIMIT 1
     )
 """
@@ -33,7 +42,7 @@ async def check_rights(connection: Connection) -> None:
     Raises:
         StoreError: he may not. It names the first right that is missing, and what grants it.
     """
-    lacking = await connection.fetch(_LACKING)
+    lacking = await connection.fetch(_LACKING, _OURS, _PARTITIONED)
     if lacking:
         user = await connection.fetchval("SELECT current_user::text")
         raise StoreError(f"the user {user} {lacking[0][0]}")

@@ -72,3 +72,23 @@ async def test_owner_of_an_empty_schema_lacks_nothing(place: Place) -> None:
         await store.put([of_day(TODAY, 1)])
         await store.maintain()
         assert len(await found(store)) == 1
+
+
+async def test_tables_of_other_programs_in_the_schema_are_none_of_its_business(place: Place) -> None:
+    place.rows(f"GRANT CREATE ON SCHEMA {place.schema} TO {GUEST}; GRANT TEMPORARY ON DATABASE postgres TO {GUEST}")
+    place.rows("CREATE TABLE accounts (id bigserial)")
+
+    async with open_store(url_of_guest(place)) as store:
+        await store.put([of_day(TODAY, 1)])
+        assert len(await found(store)) == 1
+
+
+async def test_each_table_of_a_store_has_to_be_its_own(place: Place) -> None:
+    place.rows(f"GRANT CREATE ON SCHEMA {place.schema} TO {GUEST}; GRANT TEMPORARY ON DATABASE postgres TO {GUEST}")
+    async with open_store(url_of_guest(place)) as store:
+        await store.put([of_day(TODAY, 1)])
+
+    for table in (f"envelopes_d{TODAY}", "envelopes_rest", "envelope_seq", "ids_rest", "mailserver_schema"):
+        place.rows(f"ALTER TABLE {table} OWNER TO {USER}; GRANT ALL ON {table} TO {GUEST}")
+        assert await refusal(place) == f"the user {GUEST} does not own {table}: ALTER TABLE {table} OWNER TO {GUEST}"
+        place.rows(f"ALTER TABLE {table} OWNER TO {GUEST}")
