@@ -240,4 +240,4 @@ def _hand_over(source: Path, target: Path, identity: str) -> None:
         write_new(archived_file(target), archived_file(source).read_bytes())
         return
     if archived is not None:
-        write_archived(target, replace(archived, store_id=identity, days={}))
+        write_archived(target, replace(archived, store_id=identity, days={}, went_back_from=0))

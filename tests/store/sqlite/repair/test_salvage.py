@@ -226,7 +226,7 @@ async def test_row_that_is_another_is_set_aside(path: Path) -> None:
 
 async def test_nothing_of_the_new_store_counts_as_archived(path: Path) -> None:
     identity = rows(path, "SELECT id FROM identity")[0][0]
-    write_archived(path, Archived(identity, "archive", NOW, {NOW // 86_400: 600}))
+    write_archived(path, Archived(identity, "archive", NOW, {NOW // 86_400: 600}, went_back_from=2000))
 
     _, target = await save(path)
 
