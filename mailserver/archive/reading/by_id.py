@@ -8,12 +8,13 @@ find a thousand, for which each row group is read once; to send these takes as m
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
+from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.index.columns import Numbers
 from mailserver.archive.reading.catalog import Period
 from mailserver.archive.reading.id_sums import Span
@@ -26,13 +27,13 @@ from mailserver.errors import DecodeError
 from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import NoId, sync_id
 from mailserver.reconcile.sides import Needed
-from mailserver.store.interface import GoesOn, Query
+from mailserver.store.interface import GoesOn, Place, Query
 from mailserver.store.message_ids import RangeTooWide
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import decode_envelope
 
 MATCHES_AT_ONCE = 1000
-"""Of how many envelopes of a time the ids are made before the next are looked for."""
+"""How many envelopes of a time are looked through, and of how many the ids are made, before the next are looked for."""
 
 IDS_AT_ONCE = 256
 """How many ids are made before others have their turn: some 1.5 ms."""
@@ -133,6 +134,38 @@ async def newest_items(reader: PaidReader, network_topic: str, times: Sequence[S
         named = zip(await _items(reader, network_topic, some), some, strict=True)
         items |= {item: match for item, match in named if item is not None}
     return ItemsOfTime(lower, items)
+
+
+async def find_again(reader: PaidReader, some: Sequence[Match]) -> list[Match]:
+    """Find envelopes again, in the same order, after their files were replaced. What else was created in the same
+    seconds is looked through, a part at a time.
+
+    Raises:
+        ArchiveFault: one is not there any more.
+        ArchiveError: the archive cannot be read.
+    """
+    seconds = np.unique(np.array([match.created for match in some], np.int64))
+    query = Query(int(seconds[0]), int(seconds[-1]), FULL_INTEREST)
+    wanted = {match.place for match in some}
+    found: dict[Place, Match] = {}
+    while len(found) < len(wanted):
+        matches = (await search(reader, reader.periods, query, MATCHES_AT_ONCE, seconds=seconds)).matches
+        found |= {match.place: match for match in matches if match.place in wanted}
+        if len(matches) < MATCHES_AT_ONCE:
+            break
+        query = replace(query, below=matches[-1].place)
+    return same(some, found)
+
+
+def same(some: Sequence[Match], now: Mapping[Place, Match]) -> list[Match]:
+    """Where these envelopes are now.
+
+    Raises:
+        ArchiveFault: one is not there any more.
+    """
+    if missing := [match for match in some if match.place not in now]:
+        raise ArchiveFault(f"envelope {missing[0].hash.hex()} is not in it any more")
+    return [now[match.place] for match in some]
 
 
 async def _walk(

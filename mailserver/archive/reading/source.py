@@ -3,13 +3,12 @@
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Container, Sequence
+from functools import partial
 from typing import TypeVar
 
-import numpy as np
-
-from mailserver.archive.errors import ArchiveError, ArchiveFault
+from mailserver.archive.errors import ArchiveError
 from mailserver.archive.files import ReadableFiles
-from mailserver.archive.reading.by_id import ItemsOfTime, find_items, newest_items
+from mailserver.archive.reading.by_id import ItemsOfTime, find_again, find_items, newest_items, same
 from mailserver.archive.reading.cache import ByteCache
 from mailserver.archive.reading.catalog import Catalog, Period
 from mailserver.archive.reading.id_sums import Span, SumsOfTime, SumsReader
@@ -26,7 +25,6 @@ from mailserver.errors import StoreError
 from mailserver.metrics.archive import ArchiveMetrics
 from mailserver.reconcile.sides import Needed
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, Place, Query, always
-from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import EnvelopeHash, Topic
 
 log = logging.getLogger(__name__)
@@ -200,20 +198,15 @@ class ArchiveSource:
 
         async def again(some: Sequence[Match]) -> list[Match]:
             above = some[-1].created - 1, some[-1].hash
-            return _same(some, (await self._search(reader, query, ANY_NUMBER, above, always)).matches)
+            found = await self._search(reader, query, ANY_NUMBER, above, always)
+            return same(some, {match.place: match for match in found.matches})
 
         return ArchivePage(found, self._archive, reader, again=again, failed=self._failed)
 
     def page_by_id(self, found: Sequence[Match], payer: Payer) -> ArchivePage:
         """Make a page that reads some of the envelopes that were found by their ids, in any order."""
         reader = PaidReader(self._archive, payer)
-
-        async def again(some: Sequence[Match]) -> list[Match]:
-            seconds = np.unique(np.array([match.created for match in some], np.int64))
-            query = Query(int(seconds[0]), int(seconds[-1]), FULL_INTEREST)
-            return _same(some, (await search(reader, reader.periods, query, ANY_NUMBER, seconds=seconds)).matches)
-
-        return ArchivePage(found, self._archive, reader, again=again, failed=self._failed)
+        return ArchivePage(found, self._archive, reader, again=partial(find_again, reader), failed=self._failed)
 
     def close(self) -> None:
         """Read nothing more."""
@@ -257,18 +250,6 @@ class ArchiveSource:
     def _is_slow(self, cause: str) -> None:
         if not self._slowness.note(cause, self._clock()):  # each period may have its own cause: one line is enough
             log.warning("archive is read without its index error=%r", cause)
-
-
-def _same(some: Sequence[Match], now: Sequence[Match]) -> list[Match]:
-    """Where these envelopes are now.
-
-    Raises:
-        ArchiveFault: one is not there any more.
-    """
-    by_place = {match.place: match for match in now}
-    if missing := [match for match in some if match.place not in by_place]:
-        raise ArchiveFault(f"envelope {missing[0].hash.hex()} is not in it any more")
-    return [by_place[match.place] for match in some]
 
 
 class _Remembered:

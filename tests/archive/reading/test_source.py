@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.days import day_name
 from mailserver.archive.layout import Layout
-from mailserver.archive.reading import reads, search
+from mailserver.archive.reading import by_id, reads, search
 from mailserver.archive.reading import source as source_module
 from mailserver.archive.reading.search import LOWEST_HASH
 from mailserver.archive.reading.source import ArchiveSource
@@ -538,6 +538,26 @@ async def test_envelopes_are_found_by_their_ids_and_read_while_days_are_replaced
 
     assert read == raws([*items.values()])
     assert len(files.replaced) == 9
+
+
+async def test_envelopes_are_found_again_by_their_ids_however_many_others_their_seconds_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(by_id, "MATCHES_AT_ONCE", 3)
+    kept = [envelope(number, created=START + number // 10, topic=NEWS) for number in range(20)]
+    old = write_period(tmp_path, kept, snapshot=False)
+    wanted = [kept[0], kept[19], kept[11]]
+    items = [sync_id(envelope_muid("/waku/1", decode_envelope(one.raw))) for one in wanted]
+    groups = [Needed(one.created, one.created, [item]) for one, item in zip(wanted, items, strict=True)]
+
+    with reading(tmp_path, cache_bytes=0) as source:
+        found = await source.find_items("/waku/1", groups, payer=OURSELVES)
+        write_period(tmp_path, kept, run="run-2", snapshot=False)
+        for file in old:
+            file.unlink()
+        read = await source.page_by_id([found[item] for item in items], OURSELVES).read(10, EVERY_BYTE)
+
+    assert read.split() == raws(wanted)
 
 
 @contextmanager
