@@ -7,6 +7,7 @@ anything in the archive, the tasks that read envelopes read them, whose processe
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +19,8 @@ from spark_export.store import Store, StoreDay
 from spark_export.tasks import in_tasks
 
 FEW_KEYS = 50_000
-"""Up to so many rows of a range, and of all together, are few: the driver has them in its memory, a few megabytes."""
+"""Up to so many rows are few: the driver has them in its memory, a few megabytes, and no more than so many of each task
+before it is known whether all together are."""
 
 
 def read_keys(
@@ -44,17 +46,18 @@ def read_keys(
         reader = reader_of(options)
         ranges = reader.partitions()
         tasks = min(len(ranges), spark.sparkContext.defaultParallelism)
-        parts = in_tasks(spark, ranges, partial(_read_few, reader, few), tasks=tasks)
+        of_tasks = [ranges[number::tasks] for number in range(tasks)]
+        parts = in_tasks(spark, of_tasks, partial(_read_few, reader, few))
         batches = [batch for part in parts if part is not None for batch in part]
         if None not in parts and sum(batch.num_rows for batch in batches) <= few:
             return spark.createDataFrame(pa.Table.from_batches(batches, to_arrow_schema(KEYS)), KEYS)
     return spark.read.format(StoreSource.name()).options(**options).load()
 
 
-def _read_few(reader: StoreReader, few: int, of_range: StoreRange) -> list[pa.RecordBatch] | None:
-    """The rows of a range; None if they are more than a few."""
+def _read_few(reader: StoreReader, few: int, ranges: Sequence[StoreRange]) -> list[pa.RecordBatch] | None:
+    """The rows of some ranges; None if they are more than a few."""
     batches, rows = [], 0
-    for batch in reader.read(of_range):
+    for batch in chain.from_iterable(map(reader.read, ranges)):
         batches.append(batch)
         rows += batch.num_rows
         if rows > few:

@@ -10,7 +10,7 @@ from pyspark.testing import assertSchemaEqual
 
 from mailserver.archive.fingerprint import Fingerprint
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC as NETWORK
-from spark_export import source
+from spark_export import keys, source, tasks
 from spark_export.keys import read_keys
 from spark_export.pieces import StoreRows
 from spark_export.places import address_of
@@ -249,6 +249,29 @@ def test_few_keys_are_the_same_rows_by_a_shorter_way(spark: SparkSession, steppe
     found = [row.asDict() for row in frame.collect()]
     assert found == read([stepped], [stepped.days], created_until=until)
     assert ("BatchScan" in plan_of(frame)) == (few < 4)
+
+
+@pytest.mark.spark
+def test_driver_has_few_keys_of_each_task_however_many_ranges_there_are(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = 4 * spark.sparkContext.defaultParallelism  # each is a range
+    store = describe(
+        put(tmp_path / "mailserver.db", *(envelopes(2, day=DAY + day, first=2 * day) for day in range(days)))
+    )
+    received: list[int] = []
+
+    def noted(*arguments: Any, **options: Any) -> list[Any]:
+        parts = tasks.in_tasks(*arguments, **options)
+        received.extend(sum(batch.num_rows for batch in part) for part in parts if part is not None)
+        return parts
+
+    monkeypatch.setattr(keys, "in_tasks", noted)
+
+    frame = read_keys(spark, [store], [store.days], source.END_OF_TIME - 1, few=2)
+
+    assert received == []
+    assert frame.count() == 2 * days
 
 
 @pytest.mark.spark
