@@ -4,8 +4,8 @@ Each run is a child process: a JVM that dies, or is killed for its memory, does 
 memory is given back. Runs are made one after another: what is due at the same time, or comes due while another
 run is at work, waits for it. The locks on stores and archive keep out runs that others start.
 
-Stores are asked in a thread: a database may take its time to answer (`mailserver.store.postgres.job`, which needs an
-event loop of its own), and whatever else is due, or stops the schedule, does not wait for it.
+Stores are asked in a thread: to ask a database takes an event loop of its own (`mailserver.store.postgres.job`). A
+signal that comes meanwhile stops the schedule once it has answered.
 """
 
 import argparse
