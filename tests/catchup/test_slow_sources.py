@@ -32,7 +32,7 @@ MONTH = make_envelopes(259, step_s=10_000)
 OF_MONTH = (NOW - 30 * DAY, NOW)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "ANSWER_TIMEOUT_S", 0.3)
 
@@ -68,6 +68,7 @@ async def crash(asked: Asked) -> None:
     await asked.peer.close()
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_source_that_is_too_slow_for_a_day_gives_all_in_parts(tmp_path: Path) -> None:
     async with (
         serving(Slow(THREE_DAYS, like_go=True)) as server,
@@ -79,7 +80,8 @@ async def test_source_that_is_too_slow_for_a_day_gives_all_in_parts(tmp_path: Pa
     assert (progress.state, progress.ranges, progress.problem) == (State.DONE, 0, "")
 
 
-async def test_sync_takes_all_of_a_source_that_is_slow(tmp_path: Path) -> None:
+async def test_sync_takes_all_of_a_source_that_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "ANSWER_TIMEOUT_S", 1.0)  # if there is no answer twice in a row, it is given up
     async with serving(Slow(THREE_DAYS)) as server, open_store(tmp_path / STORE_FILE) as store:
         (progress,) = await run_once(store, tmp_path, settings_for(server.enode), *WHOLE, clock=Clock())
 
@@ -87,6 +89,7 @@ async def test_sync_takes_all_of_a_source_that_is_slow(tmp_path: Path) -> None:
     assert progress.state is State.DONE
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("damage", [silent, crash])
 async def test_part_at_which_a_source_hangs_or_crashes_holds_up_nothing_else(tmp_path: Path, damage: Answer) -> None:
     archive = Damaged(damage, NOW - 5 * DAY - 1234)
@@ -158,6 +161,7 @@ async def test_part_that_was_set_aside_is_not_asked_for_whenever_something_else_
     assert len(server.requests) >= asked + 5
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_part_that_was_set_aside_is_so_after_a_restart(tmp_path: Path) -> None:
     archive = Damaged(silent, NOW - 5 * DAY - 1234)
 
@@ -174,6 +178,7 @@ async def test_part_that_was_set_aside_is_so_after_a_restart(tmp_path: Path) -> 
     assert open_ledger(tmp_path).account(server.enode.node_id).pending == []
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_sync_ends_where_a_source_hangs_and_has_all_else(tmp_path: Path) -> None:
     archive = Damaged(silent, NOW - DAY - 1234)
 
