@@ -55,7 +55,8 @@ class PartitionsAhead:
             await self._make(connection, table)
         there, today = await partitioned_days(connection)
         for (day,) in await connection.fetch(_EMPTY, [*there], today - DAYS_BACK):
-            await _drop_if_empty(connection, day)
+            if not await _drop_if_empty(connection, day):
+                break  # whoever is in the way is so for the other days, too, and nobody can store while we wait
 
     async def _make(self, connection: Connection, table: str) -> None:
         if time.monotonic() < self._not_before:
@@ -104,8 +105,9 @@ async def _make_ahead(connection: Connection, table: str, day: int) -> None:
             await make_partition(connection, table, day)
 
 
-async def _drop_if_empty(connection: Connection, day: int) -> None:
-    """Drop a day of which nothing has come, or nothing is left. It is too old to get a partition again."""
+async def _drop_if_empty(connection: Connection, day: int) -> bool:
+    """Drop a day of which nothing has come, or nothing is left. It is too old to get a partition again. Return whether
+    nobody was in the way."""
     try:
         async with connection.transaction():
             await take_no_longer(connection, WAIT_S, MAKING_S)
@@ -117,4 +119,5 @@ async def _drop_if_empty(connection: Connection, day: int) -> None:
                     await drop(connection, table, day)
     # Somebody reads, or another mailserver has dropped it: a later call looks again.
     except (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError, asyncpg.UndefinedTableError):
-        pass
+        return False
+    return True

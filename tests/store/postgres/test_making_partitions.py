@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import asyncpg
 import pytest
@@ -355,3 +356,29 @@ async def test_old_day_of_which_nothing_came_is_dropped(place: Place, store: Pos
     assert place.rows(f"SELECT to_regclass('envelopes_d{empty}'), to_regclass('ids_d{empty}')") == ["|"]
     assert partition_of(place, of_day(held, 1)) == f"envelopes_d{held}"
     assert len(await found(store)) == 1
+
+
+async def test_whoever_reads_is_waited_for_once_not_for_each_old_day(
+    place: Place, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can store meanwhile, on any mailserver."""
+    monkeypatch.setattr(ahead, "WAIT_S", 0.05)
+    days = [TODAY - partitions.DAYS_BACK - number for number in (1, 2, 3)]
+    for day in days:
+        for table in ("envelopes", "ids"):
+            place.rows(made(table, day))
+    tried = []
+    take_no_longer = partitions.take_no_longer
+
+    async def noting(*arguments: Any) -> None:
+        tried.append(arguments)
+        await take_no_longer(*arguments)
+
+    monkeypatch.setattr(ahead, "take_no_longer", noting)
+    async with dumping(place):
+        await store.maintain()
+    assert len(tried) == 1
+
+    await store.maintain()
+
+    assert [place.rows(f"SELECT to_regclass('envelopes_d{day}')") for day in days] == [[], [], []]
