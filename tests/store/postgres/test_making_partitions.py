@@ -159,11 +159,11 @@ async def test_day_is_stored_where_there_is_too_much_to_look_through(
 async def test_ids_are_indexed_where_there_is_too_much_to_look_through(
     place: Place, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partitions, "WAIT_S", LIMIT_S)
-    monkeypatch.setattr(partitions, "MAKING_S", 0.01)
     envelopes = [of_day(TODAY, number, second=number) for number in range(3)]
     await store.put([of_day(TODAY - 1, 3)])
     await indexed(store)
+    monkeypatch.setattr(partitions, "WAIT_S", LIMIT_S)
+    monkeypatch.setattr(partitions, "MAKING_S", 0.01)
 
     async with dumping(place):  # whom it would wait for, if it might take longer
         for envelope in envelopes:
@@ -379,6 +379,7 @@ async def test_whoever_reads_is_waited_for_once_not_for_each_old_day(
         await store.maintain()
     assert len(tried) == 1
 
+    monkeypatch.setattr(ahead, "WAIT_S", LIMIT_S)
     await store.maintain()
 
     assert [place.rows(f"SELECT to_regclass('envelopes_d{day}')") for day in days] == [[], [], []]
