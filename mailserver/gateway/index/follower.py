@@ -20,7 +20,9 @@ from mailserver.gateway.index.writing import (
     begin_anew,
     clean,
     index,
+    note_swept,
     read_progress,
+    read_swept,
     remove,
 )
 from mailserver.ids.envelopes import NS
@@ -74,6 +76,7 @@ class Follower:
         database: Database,
         arrivals: ArrivalLog,
         progress: Progress,
+        swept: str | None,
         wall_clock: Callable[[], float],
         archived: ArchivedMessages | None,
     ) -> None:
@@ -90,7 +93,7 @@ class Follower:
         self._may_lack = False
         self._removals: str | None = None
         self._removed_until = 0
-        self._swept: str | None = None
+        self._swept = swept  # what the index has of this, too: a start is no reason to sweep all of it again
         self._missing: list[Key] = []
         self._look_at = 0.0
         self._is_owing = asyncio.Event()
@@ -116,7 +119,8 @@ class Follower:
         if progress.network_topic != network_topic:
             # Of no store: the first step finds one.
             progress = await database.write(partial(begin_anew, identity="", network_topic=network_topic))
-        return cls(database, arrivals, progress, wall_clock, archived)
+        swept = await database.write(read_swept)
+        return cls(database, arrivals, progress, swept, wall_clock, archived)
 
     @property
     def behind(self) -> int:
@@ -231,7 +235,8 @@ class Follower:
         self._missing += keys[: max(0, SWEPT_KEYS - len(self._missing))]
 
     async def sweep(self) -> None:
-        """Remove the messages whose envelopes were removed from the store, if any were since the last time.
+        """Remove the messages whose envelopes were removed from the store, if any were since the last time, before this
+        start or after it.
 
         What was published of the archive by then is indexed first: what is removed here must be found there.
 
@@ -240,7 +245,7 @@ class Follower:
         """
         if self._removals is None:
             return
-        removals, until = self._removals, self._removed_until
+        identity, removals, until = self._progress.identity, self._removals, self._removed_until
         now = asyncio.get_running_loop().time()
         if self._archived is not None and (removals != self._swept or self._missing or now >= self._look_at):
             await self._archived.index(until)
@@ -263,7 +268,8 @@ class Follower:
             await asyncio.sleep(SWEEP_PAUSE_S)
         await self._sweep_originals(until)
         await self._database.write(partial(clean, now=int(self._wall_clock())))
-        self._swept = removals
+        if await self._database.write(partial(note_swept, identity=identity, removals=removals)):
+            self._swept = removals
 
     async def _remove(self, keys: Sequence[Key], progress: Progress) -> None:
         """Remove those of some messages whose envelopes are gone.

@@ -8,8 +8,8 @@ other indexes. Making two hashes that share them takes 2**64 attempts.
 is when another store is followed. `archived_periods` says which days and months of the archive are in it.
 
 `originals` has what an envelope does not say of the message that it was made from; `arrival` is 0 if only the archive
-has the envelope. `gone` has where messages were that
-are gone, so that a page can still begin behind them. `progress` says how far the store was followed.
+has the envelope. `gone` has where messages were that are gone, so that a page can still begin behind them. `progress`
+says how far the store was followed, and up to which of its removals.
 
 All but `originals` is made from the store and the archive, and made anew if it is missing.
 """
@@ -104,6 +104,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ARCHIVED,
     ("CREATE INDEX originals_by_meta ON originals (meta, message) WHERE meta <> x''",),
     ("DROP INDEX messages_by_topic", MESSAGES[1], "DROP INDEX archived_by_topic", ARCHIVED[1]),
+    ("ALTER TABLE progress ADD COLUMN swept TEXT",),  # `store.arrivals.Arrived.removals` of what was removed here, too
 )
 """Statement by statement; MIGRATIONS[n] leads from `user_version` n to n + 1. Never change one that was released."""
 

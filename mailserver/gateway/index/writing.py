@@ -101,6 +101,19 @@ def read_progress(connection: sqlite3.Connection) -> Progress:
     return Progress(identity, network_topic, Arrival(arrival))
 
 
+def read_swept(connection: sqlite3.Connection) -> str | None:
+    """Up to which removals of the store its messages were removed here; None if they never were."""
+    ((swept,),) = connection.execute("SELECT swept FROM progress")
+    return None if swept is None else str(swept)
+
+
+def note_swept(connection: sqlite3.Connection, identity: str, removals: str) -> bool:
+    """Note that messages were removed up to these removals of a store; return whether that is the one still."""
+    with transaction(connection):
+        noted = connection.execute("UPDATE progress SET swept = ? WHERE identity = ?", (removals, identity))
+    return noted.rowcount > 0
+
+
 def begin_anew(connection: sqlite3.Connection, identity: str, network_topic: str) -> Progress:
     """Forget all messages, and follow this store from its beginning. Originals stay: they may be in it. What is
     archived stays, too, if its hashes belong to the same network topic."""
@@ -117,7 +130,8 @@ def begin_anew(connection: sqlite3.Connection, identity: str, network_topic: str
         execute("DELETE FROM gone")
         execute(f"UPDATE originals SET arrival = iif(arrival IS {BEFORE_ALL} OR {_STAYS}, {BEFORE_ALL}, NULL)")
         execute(
-            "UPDATE progress SET identity = ?, network_topic = ?, arrival = ?", (identity, network_topic, BEFORE_ALL)
+            "UPDATE progress SET identity = ?, network_topic = ?, arrival = ?, swept = NULL",
+            (identity, network_topic, BEFORE_ALL),
         )
     return Progress(identity, network_topic, BEFORE_ALL)
 

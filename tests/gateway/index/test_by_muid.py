@@ -28,10 +28,11 @@ from tests.gateway.index.worlds import (
     opened_messages,
     opened_world,
     original,
+    put_back,
     query_for,
     stored,
 )
-from tests.store.samples import NEWS, SPORT, START, change, rows
+from tests.store.samples import NEWS, SPORT, START, rows
 
 
 @pytest.fixture
@@ -238,7 +239,7 @@ async def test_index_of_before_finds_what_it_has_kept_by_its_meta(tmp_path: Path
     async with opened_world(tmp_path) as world:
         await world.send(message)
         await world.messages.follower.catch_up()
-    change(tmp_path / INDEX_FILE, "DROP INDEX originals_by_meta", "PRAGMA user_version = 2")
+    put_back(tmp_path / INDEX_FILE, 2)
 
     async with opened_messages(tmp_path) as messages:
         page = await messages.query(query_for(muids=(has_muid(message),)))

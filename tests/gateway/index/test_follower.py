@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from mailserver.gateway.index.values import MessagePage, UnknownCursor
 from mailserver.gateway.index.writing import CURSOR_KEPT_S, ORIGINAL_KEPT_S
 from mailserver.ids.envelopes import message_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
-from mailserver.store.arrivals import OtherStore
+from mailserver.store.arrivals import OtherStore, StoredPlace
+from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.message_ids import Arrival, NotIndexedYet
+from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite.arrivals import SqliteArrivalLog, SqliteArrived
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.envelope import read_fields
@@ -33,6 +36,7 @@ from tests.gateway.index.worlds import (
     query_for,
     stored,
 )
+from tests.store.engines import SqliteEngine
 from tests.store.samples import START, change, make_store, rows
 from tests.waiting import turns, until
 
@@ -269,6 +273,84 @@ async def test_what_is_gone_is_found_in_many_steps(world: World, monkeypatch: py
 
     assert (count(world.folder), count(world.folder, "originals")) == (9, 2)
     assert await world.walk(query_for()) == world.model.answer(query_for())
+
+
+class Looked(SqliteArrivalLog):
+    """Counts the messages that are looked for in the store when the index is swept; does something else then."""
+
+    def __init__(self, path: Path, network_topic: str) -> None:
+        super().__init__(path, network_topic)
+        self.looked_for = 0
+        self.meanwhile: list[Callable[[], Awaitable[None]]] = []
+
+    async def missing(self, places: Sequence[StoredPlace], *, payer: Payer = OURSELVES) -> list[Arrival]:
+        self.looked_for += len(places)
+        missing = await super().missing(places, payer=payer)
+        while places and self.meanwhile:
+            await self.meanwhile.pop()()
+        return missing
+
+
+async def swept_at_a_start(folder: Path) -> tuple[int, int]:
+    """Start a gateway that sweeps; return how many messages it has looked for in the store, and how many are left."""
+    log = Looked(folder / STORE_FILE, DEFAULT_NETWORK_TOPIC)
+    async with open_messages(folder / INDEX_FILE, log, DEFAULT_NETWORK_TOPIC) as messages:
+        await messages.follower.catch_up()
+        await messages.follower.sweep()
+    await log.close()
+    return log.looked_for, count(folder)
+
+
+async def test_start_sweeps_the_index_again_only_for_what_was_removed_since(tmp_path: Path) -> None:
+    async with SqliteEngine(tmp_path).open() as store:
+        await store.put([new(each) for each in envelopes(9)])
+        first = await swept_at_a_start(tmp_path)
+        again = await swept_at_a_start(tmp_path)
+        await store.prune(Surplus(END_OF_TIME, 4))
+        pruned = await swept_at_a_start(tmp_path)
+        after = await swept_at_a_start(tmp_path)
+
+    assert (first, again) == ((9, 9), (0, 9))
+    assert (pruned, after) == ((9, 5), (0, 5))
+
+
+async def test_start_sweeps_for_a_store_that_has_become_empty(tmp_path: Path) -> None:
+    async with SqliteEngine(tmp_path).open() as store:
+        await store.put([new(each) for each in envelopes(3)])
+        async with opened_messages(tmp_path) as messages:
+            await messages.follower.catch_up()
+        await store.prune(Surplus(END_OF_TIME, 3))
+
+        assert await swept_at_a_start(tmp_path) == (3, 0)
+
+
+async def test_what_was_swept_of_another_store_does_not_count(tmp_path: Path) -> None:
+    make_store(tmp_path / STORE_FILE, [new(each) for each in envelopes(3)])
+    make_store(tmp_path / "other.db", [new(each) for each in envelopes(3)])
+    before = await swept_at_a_start(tmp_path)
+    (tmp_path / "other.db").replace(tmp_path / STORE_FILE)
+
+    assert before == await swept_at_a_start(tmp_path) == (3, 3)
+
+
+async def test_sweep_during_which_the_store_is_replaced_is_none_of_the_new_one(tmp_path: Path) -> None:
+    make_store(tmp_path / STORE_FILE, [new(each) for each in envelopes(3)])
+    make_store(tmp_path / "other.db", [new(each) for each in envelopes(5)])
+    log = Looked(tmp_path / STORE_FILE, DEFAULT_NETWORK_TOPIC)
+    async with open_messages(tmp_path / INDEX_FILE, log, DEFAULT_NETWORK_TOPIC) as messages:
+
+        async def replace_store() -> None:
+            (tmp_path / "other.db").replace(tmp_path / STORE_FILE)
+            await messages.follower.catch_up()
+
+        await messages.follower.catch_up()
+        log.meanwhile.append(replace_store)
+        await messages.follower.sweep()
+        before = log.looked_for
+        await messages.follower.sweep()
+    await log.close()
+
+    assert (before, log.looked_for) == (3, 3 + 5)
 
 
 async def test_index_that_cannot_be_swept_is_a_problem(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

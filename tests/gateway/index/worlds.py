@@ -19,10 +19,18 @@ from mailserver.waku.envelope import Envelope, encode_envelope
 from mailserver.waku2.store_query import WakuMessageKeyValue, decode_key_value
 from mailserver.waku2.store_rules import StoreQuery
 from tests.store.engines import Engine, SqliteEngine
-from tests.store.samples import NEWS, START
+from tests.store.samples import NEWS, START, change
 
 TTL = 50
 NEWS_TOPIC = content_topic_of(NEWS)
+
+ADDED = {
+    "DROP TABLE archived": 2,
+    "DROP TABLE archived_periods": 2,
+    "DROP INDEX originals_by_meta": 3,
+    "ALTER TABLE progress DROP COLUMN swept": 5,
+}
+"""What takes away what migrations have added, and which version has it first."""
 
 
 def envelope(number: int = 0, *, created: int = START, topic: bytes = NEWS, size: int = 40) -> Envelope:
@@ -231,3 +239,8 @@ def messages_in(entries: Iterable[PageEntry]) -> list[WakuMessage | None]:
 def at(second: int) -> int:
     """Seconds after START in Unix nanoseconds."""
     return (START + second) * NS
+
+
+def put_back(path: Path, version: int) -> None:
+    """Make an index one of an earlier version."""
+    change(path, *(drop for drop, since in ADDED.items() if since > version), f"PRAGMA user_version = {version}")
