@@ -80,4 +80,5 @@ class FolderFiles(LocalFiles):
 
 
 def _version(status: os.stat_result) -> Version:
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    # Whoever puts a damaged file back in its place may set its time back, too, as `cp -p` does: but not that of change.
+    return status.st_ino, status.st_mtime_ns, status.st_size, status.st_ctime_ns

@@ -333,6 +333,24 @@ async def test_damaged_file_that_is_put_back_in_its_place_is_read(archive: Path,
     assert reading.source.problem == ""
 
 
+async def test_record_of_which_bits_had_turned_is_read_again_though_its_time_was_set_back(archive: Path) -> None:
+    """As `cp -p` puts it back: inode, size and time of modification are what they were."""
+    record = archive / RECORD
+    text, was = record.read_text(), record.stat()
+    record.write_text(text.replace("version", "versiom"))
+    os.utime(record, ns=(was.st_atime_ns, was.st_mtime_ns))
+    damaged = record.stat()
+    reading = Reading(archive)
+    assert "is damaged" in await reading.refusal()
+
+    record.write_text(text)
+    while (found := record.stat()).st_ctime_ns == damaged.st_ctime_ns or found.st_mtime_ns != damaged.st_mtime_ns:
+        os.utime(record, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+    assert (found.st_ino, found.st_size) == (damaged.st_ino, damaged.st_size)
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+
+
 async def test_damaged_period_comes_last_to_whoever_reads_all(archive: Path) -> None:
     (archive / OTHER_RECORD).write_text("")
     reading = Reading(archive)
