@@ -113,11 +113,8 @@ class Page(Protocol):
         """Where the next page begins, once all of this one is read; None if there is no next page."""
 
     def place(self, number: int) -> Place:
-        """The place of an envelope that was read, by how many lengths `read` has returned before its own: a page that
-        is cut behind it goes on below.
-
-        It is what was found, not what was read: a disk may have turned a bit of that.
-        """
+        """The place of an envelope that was read, by how many lengths `read` has returned before its own. A page
+        that is cut behind it goes on below. It is what was found: of what was read, a disk may have turned a bit."""
 
     async def read(self, count: int, max_bytes: int) -> Raws:
         """Read the next envelopes, byte for byte as received. One that was deleted since is left out, unless the
@@ -144,9 +141,7 @@ class StoredPage(Page, Protocol):
 
     def above(self, number: int) -> Place:
         """The place right above an envelope that was found, by its number: what is below it begins with that envelope.
-
-        It may have been deleted since.
-        """
+        It may have been deleted since."""
 
 
 class HistorySource(Protocol):
@@ -279,9 +274,7 @@ class Store(StoredHistory, Protocol):
     def generation(self) -> int:
         """Rises whenever the store may have lost what it confirmed before, as a database does that goes back in time.
 
-        It costs nothing to ask.
-
-        What was put is there for certain only as long as this is what it was before the `put`.
+        What was put is there for certain only as long as this is what it was before the `put`. It costs nothing to ask.
         """
 
     def tell(self, on_change: Callable[[], None]) -> None:
