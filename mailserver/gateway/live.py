@@ -42,7 +42,8 @@ LOOK_S = 0.25
 """How often it is looked at meanwhile."""
 
 MAX_MISSED = 65_536
-"""How far back it is looked through: some 2 s of work."""
+"""How far back it is looked through: some 2 s of work, in threads, `message_store.MAX_NEWS` at a time. After each of
+these others get their turn: the loop itself has up to 2 ms to do with them, and then pushes in slices."""
 
 PUSHED_AT_ONCE = 50
 """How many of the missed are pushed before sockets get their turn: more might not fit into what may wait for one."""
