@@ -85,6 +85,25 @@ def test_record_that_is_missing_while_it_is_replaced_is_awaited(tmp_path: Path, 
     assert records == {record.period: record}
 
 
+class _Publishing(LocalFiles):
+    """An archive in which a record appears just when the first one is read."""
+
+    def read(self, name: str) -> str | None:
+        """See ArchiveFiles."""
+        other = self.root / RECORDS / "2026-11-21.json"
+        if not other.exists():
+            other.write_text(encode_record(PeriodRecord(other.stem, "run", {}, ())))
+        return super().read(name)
+
+
+def test_record_that_appears_while_others_are_read_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / RECORDS).mkdir()
+    first = PeriodRecord("2026-11-20", "run", {}, ())
+    (tmp_path / RECORDS / f"{first.period}.json").write_text(encode_record(first))
+
+    assert sorted(Archive(_Publishing(tmp_path)).records()) == [first.period, "2026-11-21"]
+
+
 def test_record_that_is_left_out_is_not_awaited(tmp_path: Path, link_to_nothing: Path) -> None:
     archive = Archive(LocalFiles(tmp_path))
 
