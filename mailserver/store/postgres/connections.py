@@ -148,17 +148,19 @@ async def _nothing(_: Connection) -> None:
 class Link:
     """One connection to a database. One task at a time uses it."""
 
-    def __init__(self, url: str, failures: StoreFailures, setup: Setup = _nothing, *, session: str = SESSION) -> None:
+    def __init__(
+        self, url: str, failures: StoreFailures, setup: Setup = _nothing, *, session: str | None = None
+    ) -> None:
         """Connect later.
 
         Args:
-            session: the settings of every new connection, as SQL.
+            session: the settings of every new connection, as SQL; None: SESSION.
             setup: what is done with every new connection; it raises StoreError if that is not to be used.
         """
         self._url = url
         self._failures = failures
         self._setup = setup
-        self._session = session
+        self._session = SESSION if session is None else session
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
         self._failed: tuple[float, str] | None = None
@@ -295,7 +297,7 @@ async def keep_compaction_away(connection: Connection) -> bool:
 
 @contextlib.asynccontextmanager
 async def open_links(
-    url: str, count: int, failures: StoreFailures, setup: Setup = _nothing, *, session: str = SESSION
+    url: str, count: int, failures: StoreFailures, setup: Setup = _nothing, *, session: str | None = None
 ) -> AsyncIterator[Sequence[Link]]:
     """Have so many links; close them at the end."""
     links = [Link(url, failures, setup, session=session) for _ in range(count)]

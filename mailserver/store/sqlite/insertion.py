@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.connections import transaction
-from mailserver.store.sqlite.identity import newest_seq
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 
 _ROW_COUNTS = (100, 10, 1)
@@ -58,20 +57,23 @@ _NOTE_TOPICS = """
 """
 
 
-def insert_group(connection: sqlite3.Connection, envelopes: Sequence[NewEnvelope]) -> int:
+def insert_group(connection: sqlite3.Connection, envelopes: Sequence[NewEnvelope]) -> int | None:
     """Insert envelopes, in their order; those that are there already are left as they are.
 
     Returns:
-        The newest number of a row.
+        The number of the newest row; None if nothing is new.
     """
     execute = connection.execute
+    newest = None
     with transaction(connection):
         ((last_seq,),) = execute("SELECT coalesce(max(seq), 0) FROM envelopes").fetchall()
         at = 0
         for count in _ROW_COUNTS:
             while len(envelopes) - at >= count:
                 rows = envelopes[at : at + count]
-                execute(_INSERTS[count], [value for row in rows for value in _columns(row)])
+                inserted = execute(_INSERTS[count], [value for row in rows for value in _columns(row)])
+                if inserted.rowcount:
+                    newest = inserted.lastrowid  # of what is inserted, the last row has the highest number
                 at += count
         ((sums, right),) = execute(_SUMS_OF_ONE_DAY, (last_seq,)).fetchall()
         if not right:  # there are several days, or nothing is new
@@ -79,7 +81,7 @@ def insert_group(connection: sqlite3.Connection, envelopes: Sequence[NewEnvelope
         execute(_COUNT_DAYS, (sums,))
         execute(_COUNT_RECEPTION_DAYS, (sums,))
         execute(_NOTE_TOPICS, (last_seq,))
-        return newest_seq(connection)
+    return newest
 
 
 def _columns(envelope: NewEnvelope) -> tuple[int, int, bytes, bytes, bytes]:

@@ -258,8 +258,10 @@ class StoreWriter:
         envelopes = list(itertools.chain.from_iterable(part.envelopes for part in group))
         failure: StoreError | None = StoreError(ENDED)  # in case this is cancelled, or fails by a bug of ours
         try:
-            self.newest = await self._write(lambda connection: insert_group(connection, envelopes))
+            newest = await self._write(lambda connection: insert_group(connection, envelopes))
             failure = None
+            if newest is not None:
+                self.newest = newest
             self._count_unindexed(len(envelopes))
             self._failures.stored()
         except sqlite3.Error as error:
