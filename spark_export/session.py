@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from mailserver.app.logs import LogFormat
 from mailserver.archive.errors import ArchiveError
+from mailserver.errors import MailserverError
 from spark_export.errors import CHECK_FAILED, ExportCheckFailed, ExportError
 from spark_export.jvm_note import stderr_without_note
 from spark_export.source import StoreSource
@@ -119,8 +120,11 @@ def spark_session(
     except KeyboardInterrupt:
         end = _end_jvm
         raise
-    except (OSError, PySparkException, Py4JError) as error:
-        if _jvm_has_died(spark):
+    except (MailserverError, OSError, PySparkException, Py4JError) as error:
+        if _was_interrupted(error):
+            end = _end_jvm
+            raise KeyboardInterrupt from error
+        if not isinstance(error, MailserverError) and _jvm_has_died(spark):
             end = _nothing
             raise ExportError("Spark's JVM has died or was killed: is there enough memory?") from error
         raise
@@ -156,6 +160,14 @@ def tasks_failures_told() -> Iterator[None]:
         if name == ExportCheckFailed.__name__:
             raise ExportCheckFailed(*cause.removeprefix(CHECK_FAILED).split(": ", 1)) from error
         raise (ArchiveError if name == ArchiveError.__name__ else ExportError)(cause) from error
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether an error came up only in what is done at the end of an interrupted run: the interrupt may have cut an
+    answer of the JVM, and then the next call, which gives back what was kept in its memory, fails."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _jvm_has_died(spark: SparkSession) -> bool:

@@ -1,6 +1,8 @@
 """What is said of a Java that is missing or old, and of an error that comes out of Spark."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from pyspark.errors import PySparkException
 from mailserver.archive.errors import ArchiveError
 from spark_export.errors import ExportCheckFailed, ExportError
 from spark_export.session import check_java, resolves, root_cause, spark_session, tasks_failures_told
+from tests.spark_export.compaction.test_commands import DEADLINE_S
 
 OLD = 'openjdk version "11.0.2" 2019-01-15'
 NEW = 'openjdk version "17.0.15" 2025-04-15'
@@ -101,6 +104,32 @@ def test_user_without_a_name_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None
         spark_session("local[1]", {}, progress=False),
     ):
         pass
+
+
+INTERRUPTED = """
+from spark_export.commands import explain
+from spark_export.session import spark_session
+
+try:
+    with spark_session("local[1]", {"spark.driver.memory": "512m"}, progress=False) as spark:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            spark.sparkContext._gateway.proc.kill()
+            spark.range(1).count()
+except BaseException as error:
+    print(explain(error))
+"""
+"""A run whose clean-up fails, as when the interrupt has cut an answer of the JVM."""
+
+
+@pytest.mark.spark
+def test_run_that_is_interrupted_says_so_though_its_end_fails() -> None:
+    command = [sys.executable, "-c", INTERRUPTED]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+
+    assert done.stdout == "(130, 'interrupted')\n", done.stderr
 
 
 @pytest.mark.parametrize(("host", "address"), [("localhost", True), ("a..b", False), ("x" * 64, False)])
