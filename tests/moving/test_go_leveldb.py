@@ -190,7 +190,7 @@ async def test_each_row_and_each_damage_is_read_once_when_a_table_was_replaced(t
     folder = tmp_path / "waku"
     entries = sorted(Entry(key_of(each), number + 1, each.raw) for number, each in enumerate(MANY))
     write_database(folder, [entries[:100], entries[100:]])
-    (folder / "000004.log").write_bytes(b"something else")
+    (folder / "000004.log").write_bytes(bytes(4) + b"\x05\x00\x01other")  # a chunk whose checksum would be 0
 
     rows = list[ReadRow]()
     async with go_history.open_go_history(folder) as history:
@@ -202,7 +202,7 @@ async def test_each_row_and_each_damage_is_read_once_when_a_table_was_replaced(t
             rows += read.rows
 
     assert [row.columns[4] for row in rows if not row.why] == [entry.value for entry in entries]
-    assert [row.why for row in rows if row.why] == ["the file ends within this chunk"]
+    assert [row.why for row in rows if row.why] == ["chunk fails its checksum"]
 
 
 async def test_file_that_cannot_be_opened_ends_the_move(tmp_path: Path) -> None:
