@@ -10,6 +10,7 @@ import pytest
 
 from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.errors import ArchiveFault
+from mailserver.archive.files import Version
 from mailserver.archive.paths import RECORDS
 from mailserver.archive.reading import reads as reads_module
 from mailserver.archive.reading.catalog import Listing, Period
@@ -45,6 +46,18 @@ class Catalog:
     def end(self, count: int = 1) -> None:
         """Let so many listings end."""
         self._may_end.release(count)
+
+
+class NoticedFolder(FolderFiles):
+    """`is_listed`: set as soon as it is being listed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.is_listed = threading.Event()
+
+    def versions(self, directory: str) -> dict[str, Version]:
+        self.is_listed.set()
+        return super().versions(directory)
 
 
 @pytest.fixture
@@ -158,11 +171,13 @@ async def test_listing_that_does_not_end_takes_one_thread_and_the_next_is_refuse
     write_period(tmp_path, [envelope(1, created=START, topic=NEWS)])
     pipe = tmp_path / RECORDS / "2024-10-05.json"
     os.mkfifo(pipe)  # to open it waits for a writer
-    source = ArchiveSource(FolderFiles(tmp_path), at_once=2, cache_bytes=0, is_expected=lambda: True, metrics=Metrics())
+    folder = NoticedFolder(tmp_path)
+    source = ArchiveSource(folder, at_once=2, cache_bytes=0, is_expected=lambda: True, metrics=Metrics())
 
     monkeypatch.setattr(reads_module, "READ_TIMEOUT_S", 0.1)
     with pytest.raises(StoreError, match="has not answered within"):
         await source.periods()
+    await until(folder.is_listed.is_set)  # else the next could be first, if the threads start late
     monkeypatch.undo()
     for _ in range(3):
         with pytest.raises(StoreError, match="is still being listed"):
