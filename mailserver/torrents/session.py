@@ -42,7 +42,8 @@ _UNCHOKED_PEERS = 20
 """How many peers are served at once; with more, they take turns."""
 
 _ALERTS = 10_000
-"""How many alerts wait at most: of 160 MB that are sent at once, a block each."""
+"""How many alerts wait at most: one for each block of 16 KiB that is sent, two for each that is asked for and
+comes."""
 
 _LISTENS_S = 5.0
 """How long libtorrent may take to listen, or to say that it cannot."""
