@@ -3,8 +3,13 @@
 Statements are short (`store.engine.search`), and each waits for its own turn. Each brings its rows packed into one, and
 says besides up to when anything was ever removed: other mailservers may delete, and a search is asked for what they
 have deleted before it (`StoredHistory.removed_until`).
+
+If a client hangs up amid a statement, the statement goes on to its end, and its connection has no other turn before. To
+break it off would cost the connection: clients that hang up again and again would have the server make new ones, which
+is far more work than their statements.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -42,6 +47,7 @@ class ReaderPool:
         self._failures = failures
         self._removed = removed
         self._pool = FairPool(links)
+        self._running: set[asyncio.Task[Any]] = set()  # else nothing has those that nobody waits for
 
     async def run(
         self,
@@ -64,18 +70,26 @@ class ReaderPool:
         """
         likely = work if likely is None else likely
         link = await self._pool.take(payer, likely)
+        turn = asyncio.create_task(self._turn(link, sql, parameters, work - likely, payer))
+        self._running.add(turn)
+        turn.add_done_callback(self._running.discard)
+        payer.charge(work)
         try:
-            payer.charge(work)
-            row = await link.run(lambda connection: connection.fetchrow(sql, *parameters))
+            row = await asyncio.shield(turn)
         except Unreachable as error:
             raise StoreError(f"cannot read the store: {error}") from error
         except asyncpg.PostgresError as error:
             raise StoreError(f"cannot read the store: {self._failures.not_read(error)}") from error
-        finally:
-            if work != likely:
-                self._pool.correct(work - likely, payer)
-            self._pool.give_back(link)
         return tuple(row)
+
+    async def _turn(self, link: Link, sql: str, parameters: Sequence[object], unlikely: int, payer: Payer) -> Any:
+        """Run one statement on a connection, and give that back."""
+        try:
+            return await link.run(lambda connection: connection.fetchrow(sql, *parameters))
+        finally:
+            if unlikely:
+                self._pool.correct(unlikely, payer)
+            self._pool.give_back(link)
 
     async def search(
         self, sql: str, parameters: Sequence[object], work: int, payer: Payer, likely: int | None = None

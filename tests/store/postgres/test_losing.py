@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 
+import asyncpg
 import pytest
 
 from mailserver.errors import StoreError
@@ -64,6 +65,33 @@ async def test_whoever_is_cancelled_ends_though_the_connection_is_lost_amid_a_tr
         await asyncio.wait([task])
 
     assert task.cancelled()
+
+
+async def test_whoever_hangs_up_amid_a_search_costs_no_connection(own_server: Server) -> None:
+    backends = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    locked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    schema = new_schema(own_server)
+    async with open_store(own_server.url(schema)) as store:
+        await store.put(new_envelopes(1))
+        await asyncio.gather(*(store.find(EVERYTHING, 10) for _ in range(5)))  # by all connections
+        before = {*own_server.sql(backends).split()}
+        holder = await asyncpg.connect(own_server.url(schema))
+        try:
+            for _ in range(3):
+                async with holder.transaction():
+                    await holder.execute("LOCK TABLE removed")  # each statement of a search reads it
+                    searches = [asyncio.create_task(store.find(EVERYTHING, 10)) for _ in range(10)]
+                    await until(lambda: own_server.sql(locked) == str(connections.READERS))
+                    for search in searches:
+                        search.cancel()
+                    await asyncio.wait(searches)  # nobody waits for his statement any more
+
+                assert all(search.cancelled() for search in searches)
+                assert await found(store) == raws(new_envelopes(1))
+        finally:
+            await holder.close()
+
+        assert before <= {*own_server.sql(backends).split()}
 
 
 async def test_lost_database_confirms_nothing_and_says_so_and_recovers_by_itself(
