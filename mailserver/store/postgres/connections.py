@@ -30,7 +30,8 @@ CLOSE_TIMEOUT_S = 2.0
 """How long to wait for the goodbye of a database."""
 
 RETRY_S = 0.5
-"""After a connection could not be made, nobody tries again for so long: whoever waits is refused at once."""
+"""After a connection could not be made, or was not fit for use, nobody tries again for so long: whoever waits is
+refused at once."""
 
 READERS = 3
 """Connections of a mailserver that read. Each is a process of the server; one of ours waits for the event loop, not for
@@ -163,7 +164,7 @@ class Link:
         self._session = SESSION if session is None else session
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
-        self._failed: tuple[float, str] | None = None
+        self._failed: tuple[float, StoreError] | None = None
 
     async def run(self, job: Callable[[Connection], Awaitable[T]]) -> T:
         """Do something with the connection.
@@ -209,13 +210,28 @@ class Link:
             return self._connection
         self._drop()
         if self._failed is not None and time.monotonic() < self._failed[0]:
-            raise Unreachable(self._failed[1])
+            raise _again(self._failed[1])
+        try:
+            self._connection = await self._connect()
+        except StoreError as error:
+            self._failed = time.monotonic() + RETRY_S, _again(error)  # its traceback would refer to this
+            raise
+        self._failed = None
+        self._failures.reached()
+        return self._connection
+
+    async def _connect(self) -> Connection:
+        """Make a connection, and set it up.
+
+        Raises:
+            Unreachable: the database cannot be reached, or refuses.
+            StoreError: the connection is not to be used.
+        """
         try:
             connection = await connect(self._url, STATEMENT_TIMEOUT_S)
         except (*ERRORS, ValueError) as error:
-            self._failed = time.monotonic() + RETRY_S, explain(error)
-            self._failures.reached(self._failed[1])
-            raise Unreachable(self._failed[1]) from error
+            self._failures.reached(explain(error))
+            raise Unreachable(explain(error)) from error
         is_set_up = False
         try:
             await connection.execute(self._session)
@@ -226,9 +242,6 @@ class Link:
         finally:
             if not is_set_up:
                 connection.terminate()
-        self._failed = None
-        self._connection = connection
-        self._failures.reached()
         return connection
 
     def _drop(self) -> None:
@@ -246,6 +259,10 @@ class Link:
                 if self._connection is not None:
                     await self._connection.close()
         self._drop()
+
+
+def _again(error: StoreError) -> StoreError:
+    return type(error)(*error.args)
 
 
 async def take_lock(connection: Connection, lock: Lock) -> None:

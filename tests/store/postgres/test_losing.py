@@ -12,7 +12,7 @@ import pytest
 
 from mailserver.errors import StoreError
 from mailserver.store.postgres import connections, others, writer
-from mailserver.store.postgres.failures import StoreFailures
+from mailserver.store.postgres.failures import StoreFailures, Unreachable
 from mailserver.store.postgres.store import PostgresStore, open_store
 from mailserver.store.retention import END_OF_TIME, Surplus
 from tests.store.engines import EVERYTHING, found
@@ -65,6 +65,26 @@ async def test_whoever_is_cancelled_ends_though_the_connection_is_lost_amid_a_tr
         await asyncio.wait([task])
 
     assert task.cancelled()
+
+
+async def test_connection_that_is_not_fit_for_use_is_not_made_again_at_once(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leads to a standby, say: requests, hundreds a second maybe, are refused without one."""
+    monkeypatch.setattr(connections, "RETRY_S", 3600.0)
+    attempts = 0
+
+    async def refuse(_: connections.Connection) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise Unreachable(connections.STANDBY)
+
+    async with connections.open_links(own_server.url(), 1, StoreFailures(), refuse) as (link,):
+        for _ in range(20):
+            with pytest.raises(Unreachable, match="is a standby"):
+                await link.run(lambda connection: connection.fetchval("SELECT 1"))
+
+    assert attempts == 1
 
 
 async def test_whoever_hangs_up_amid_a_search_costs_no_connection(own_server: Server) -> None:
