@@ -9,7 +9,7 @@ from mailserver.app.config import Config
 from mailserver.app.history import cause_for_store_only
 from mailserver.archive.access.places import files_of
 from mailserver.archive.archive import Archive
-from mailserver.archive.errors import ArchiveBusy, ArchiveError, ArchiveFault
+from mailserver.archive.errors import ArchiveBusy, ArchiveError, ArchiveFault, Unreadable
 from mailserver.archive.files import ReadableFiles, local_folder
 from mailserver.archive.holdings import check_day
 from mailserver.archive.manifest import PeriodRecord
@@ -97,6 +97,9 @@ def _check_answers(config: Config, archived: Archived | None, now: float) -> lis
     archive = Archive(files)
     try:
         records = archive.records().values()
+    except Unreadable as error:
+        text = f"{error}: requests that need it fail"
+        return [problem(check, text, f"{_let_us_read()}; if it is the disk, put the file back from a copy")]
     except ArchiveError as error:
         text = f"{error}: requests that need it fail"
         return [problem(check, text, "run the compaction, which mends records: docs/archive.md")]
@@ -113,12 +116,16 @@ def _check_answers(config: Config, archived: Archived | None, now: float) -> lis
     unreadable = next(filter(_is_unreadable, paths), None)
     if unreadable is not None:
         text = f"{unreadable} cannot be read: requests that need it fail"
-        return [problem(check, text, f"let the user {os.geteuid()} read the archive, with its folders")]
+        return [problem(check, text, _let_us_read())]
     hours = _hours_since(archived.verified_at, now)
     text = f"all periods can be read ({len(records)}); the compaction checked them {hours:.0f} hours ago"
     if hours > config.archive_max_age_hours:
         return [warning(check, text, "make sure that the nightly compaction runs")]
     return [ok(check, text)]
+
+
+def _let_us_read() -> str:
+    return f"let the user {os.geteuid()} read the archive, with its folders"
 
 
 def _paths_of(folder: Path, record: PeriodRecord) -> list[Path]:

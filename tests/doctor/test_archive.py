@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from mailserver.app.config import Config
+from mailserver.archive.days import day_name
 from mailserver.archive.layout import Layout, PartitionBy
 from mailserver.archive.manifest import encode_settings
-from mailserver.archive.paths import SETTINGS_FILE
+from mailserver.archive.paths import SETTINGS_FILE, record_of
 from mailserver.doctor.archive import check_archive
 from mailserver.doctor.findings import Finding, Verdict
 from mailserver.handoff.archived import Archived
@@ -150,12 +151,13 @@ def test_damaged_settings_are_a_warning(tmp_path: Path) -> None:
     assert "requests are answered from it all the same" in finding.text
 
 
-@pytest.mark.parametrize("part", ["file", "folder", "date"])
+@pytest.mark.parametrize("part", ["file", "folder", "date", "record"])
 def test_archive_that_we_may_not_read_is_a_problem(folder: Path, part: str) -> None:
     file = make_archive(folder / "archive", "id", DAY_NUMBER, seq=7)
+    record = folder / "archive" / record_of(day_name(DAY_NUMBER))
     archived_to(folder, folder / "archive")
     archived_file(folder / STORE_FILE).chmod(0o644)
-    locked = {"file": file, "folder": file.parent, "date": file.parent.parent}[part]
+    locked = {"file": file, "folder": file.parent, "date": file.parent.parent, "record": record}[part]
     mode = locked.stat().st_mode
     locked.chmod(0)
 
@@ -164,5 +166,7 @@ def test_archive_that_we_may_not_read_is_a_problem(folder: Path, part: str) -> N
     locked.chmod(mode)  # or the folder could not be removed
 
     assert finding.verdict is Verdict.PROBLEM
-    assert "cannot be read: requests that need it fail" in finding.text
+    assert finding.text.startswith(("cannot read", str(locked)))
+    assert finding.text.endswith(": requests that need it fail")
+    assert finding.advice.startswith("let the user")
     assert str(locked) in finding.text
