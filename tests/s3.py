@@ -154,13 +154,13 @@ class FakeS3:
             self._gate.waiting = None
 
     @contextlib.contextmanager
-    def denying(self) -> Iterator[None]:
-        """Deny access to everybody for a while."""
-        self._gate.denies = True
+    def denying(self, ending: str = "") -> Iterator[None]:
+        """Deny access to everybody for a while, or only to what ends so."""
+        self._gate.denies = ending
         try:
             yield
         finally:
-            self._gate.denies = False
+            self._gate.denies = None
 
     @contextlib.contextmanager
     def silent(self) -> Iterator[None]:
@@ -191,7 +191,7 @@ class _Gate:
         self._app = DomainDispatcherApplication(create_backend_app)
         self.asked: list[str] = []
         self.fetched: Counter[str] = Counter()
-        self.denies = False
+        self.denies: str | None = None
         self.waiting: tuple[str, threading.Barrier] | None = None
         self.forgets = ""
         self.changes_left: int | None = None
@@ -206,7 +206,8 @@ class _Gate:
         self.is_open.wait()
         if self.waiting is not None and environ["PATH_INFO"].endswith(self.waiting[0]):
             self.waiting[1].wait()
-        if self.denies or "HTTP_AUTHORIZATION" not in environ or not self._is_granted(environ["REQUEST_METHOD"]):
+        is_denied = self.denies is not None and environ["PATH_INFO"].endswith(self.denies)
+        if is_denied or "HTTP_AUTHORIZATION" not in environ or not self._is_granted(environ["REQUEST_METHOD"]):
             start_response("403 Forbidden", [("Content-Type", "application/xml")])
             return [b"" if environ["REQUEST_METHOD"] == "HEAD" else _DENIED]
         if self.forgets and "HTTP_X_AMZ_COPY_SOURCE" in environ and environ["PATH_INFO"].endswith(self.forgets):

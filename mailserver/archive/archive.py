@@ -1,7 +1,7 @@
 """An archive as its records and its directories describe it; no data file is opened here."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from mailserver.archive.days import day_name, month_of
 from mailserver.archive.errors import ArchiveError, RecordDamaged
@@ -60,7 +60,7 @@ class Archive:
             ArchiveError: a record cannot be read, or is too large for one.
         """
         names = sorted({record_of(period) for day in days for period in (day_name(day), month_of(day))})
-        texts = self.files.read_each(names)
+        texts = self._texts(names)
         found = [decode_record(text, f"{self.url}/{name}") for name, text in texts if text is not None]
         return {record.period: record for record in visible(found) if not record.days.keys().isdisjoint(days)}
 
@@ -75,7 +75,7 @@ class Archive:
             ArchiveError: a later version made one.
         """
         found = {}
-        for name, text in self.files.read_each(self._record_names()):
+        for name, text in self._texts(self._record_names()):
             try:
                 decode_record(text or "", f"{self.url}/{name}")
             except RecordDamaged as error:
@@ -141,7 +141,7 @@ class Archive:
         missing_since: dict[str, float] = {}
         names = self._record_names(left_out)
         while True:
-            found = dict(self.files.read_each(names))
+            found = dict(self._texts(names))
             before, names = names, self._record_names(left_out)
             texts = {name: text for name, text in found.items() if text is not None}
             missing = (found.keys() - texts.keys()).intersection(names)
@@ -158,6 +158,17 @@ class Archive:
             if now - since.get(name, now) > MISSING_RECORD_TIMEOUT_S:
                 raise ArchiveError(f"{self.url}/{name} is listed, but missing: is it a link to what is gone?")
         return {name: since.get(name, now) for name in missing}
+
+    def _texts(self, names: Collection[str]) -> Iterator[tuple[str, str | None]]:
+        """Yield small files by name, each with its text; None if there is none.
+
+        Raises:
+            ArchiveError: one of them cannot be read.
+        """
+        for name, text in self.files.read_each(names):
+            if isinstance(text, ArchiveError):
+                raise text
+            yield name, text
 
     def _record_names(self, left_out: Collection[str] = ()) -> list[str]:
         names = [f"{RECORDS}/{name}" for name in self.files.names(RECORDS) if name.endswith(".json")]

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -31,8 +31,8 @@ class ArchiveFiles(Protocol):
     def read(self, name: str) -> str | None:
         """A small file's text, None if there is none."""
 
-    def read_each(self, names: Collection[str]) -> Iterator[tuple[str, str | None]]:
-        """Yield small files by name, each with its text; None if there is none."""
+    def read_each(self, names: Collection[str]) -> Iterator[tuple[str, "SmallText"]]:
+        """Yield small files by name, each with its text. What is wrong with one alone is not raised."""
 
     def names(self, directory: str) -> list[str]:
         """What is in a directory, sorted; nothing if there is none."""
@@ -60,6 +60,9 @@ class ArchiveFiles(Protocol):
         """
 
 
+SmallText = str | RecordDamaged | Unreadable | None
+"""A small file's text, or what is wrong with that file alone; None if there is none."""
+
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 """A month with a directory for each of its topics may have a hundred thousand files."""
 
@@ -73,7 +76,8 @@ Version = tuple[int, ...]
 class ReadableFiles(ArchiveFiles, Protocol):
     """The files of an archive, for whoever looks into it while runs of the compaction change it.
 
-    What is read whole must be no longer than MAX_RECORD_BYTES: else that raises RecordDamaged.
+    What is read whole must be no longer than MAX_RECORD_BYTES: else that raises RecordDamaged. A small file that is
+    there, but cannot be read, raises Unreadable, unless all others could be at fault, too.
     """
 
     absence: str
@@ -129,10 +133,10 @@ class LocalFiles:
             except FileNotFoundError:
                 return None
 
-    def read_each(self, names: Collection[str]) -> Iterator[tuple[str, str | None]]:
+    def read_each(self, names: Collection[str]) -> Iterator[tuple[str, SmallText]]:
         """See ArchiveFiles."""
         for name in names:
-            yield name, self.read(name)
+            yield name, text_or_fault(self.read, name)
 
     def names(self, directory: str) -> list[str]:
         """See ArchiveFiles."""
@@ -197,6 +201,14 @@ def text_of(content: bytes, where: str) -> str:
     if len(content) > MAX_RECORD_BYTES:
         raise RecordDamaged(f"{where} is not a record: it has more than {MAX_RECORD_BYTES} bytes")
     return content.decode(errors="replace")
+
+
+def text_or_fault(read: Callable[[str], str | None], name: str) -> SmallText:
+    """Read a small file; return what is wrong with it instead of raising that."""
+    try:
+        return read(name)
+    except (RecordDamaged, Unreadable) as error:
+        return error
 
 
 def count_lines(chunks: Iterable[bytes]) -> int:

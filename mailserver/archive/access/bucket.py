@@ -15,13 +15,14 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from mailserver.archive.errors import ArchiveBusy, ArchiveError
-from mailserver.archive.files import MAX_RECORD_BYTES, Version, count_lines, is_data, text_of
+from mailserver.archive.errors import ArchiveBusy, ArchiveError, Unreadable
+from mailserver.archive.files import MAX_RECORD_BYTES, SmallText, Version, count_lines, is_data, text_of, text_or_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +94,18 @@ class BucketFiles:
                     return text_of(file.read(MAX_RECORD_BYTES + 1), self.where(name))
             except FileNotFoundError:
                 return None
+            except OSError as error:
+                if is_not_answered(error):
+                    raise
+                raise Unreadable(f"cannot read {self.where(name)}: {cause_of(error)}") from error
 
-    def read_each(self, names: Collection[str]) -> Iterator[tuple[str, str | None]]:
+    def read_each(self, names: Collection[str]) -> Iterator[tuple[str, SmallText]]:
         """See ArchiveFiles."""
         left = [*names]
         with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="archive-records") as threads:
             while some := left[:READS_AT_ONCE]:
                 del left[:READS_AT_ONCE]
-                yield from zip(some, threads.map(self.read, some), strict=True)
+                yield from zip(some, threads.map(partial(text_or_fault, self.read), some), strict=True)
 
     def names(self, directory: str) -> list[str]:
         """See ArchiveFiles."""
@@ -150,7 +155,7 @@ class BucketFiles:
             with self._opened_client().open_input_file(self._path(name)) as file:
                 yield file
         except OSError as error:
-            if error.errno is None and _NO_ANSWER not in str(error) and self._is_gone(name):
+            if error.errno is None and not is_not_answered(error) and self._is_gone(name):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.where(name)) from error
             raise
 
@@ -230,6 +235,11 @@ def cause_of(error: Exception) -> str:
     """What pyarrow says of a failure, in one line."""
     said = str(error).partition("\n")[0]
     return f"{said}: are there credentials, and do they allow it?" if _DENIED in said else said
+
+
+def is_not_answered(error: Exception) -> bool:
+    """Whether S3 has not answered, which says nothing about an object."""
+    return _NO_ANSWER in str(error)
 
 
 def connect(patience: Patience) -> pafs.S3FileSystem:

@@ -1,14 +1,21 @@
 """An archive in a local folder, or in one that is mounted."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mailserver.archive.errors import ArchiveBusy, ArchiveFault
+from mailserver.archive.errors import ArchiveBusy, ArchiveFault, Unreadable
 from mailserver.archive.files import LOCK_FILE, MAX_RECORD_BYTES, LocalFiles, Version, refused, text_of
 from mailserver.files import open_descriptor, try_lock
+
+_OF_ONE_FILE = frozenset(
+    {errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENXIO}
+)
+"""Why a file cannot be read while others can: the disk under it, its permissions, or what it is. Anything else, such as
+a network that is down, or too many open files, is no fault of the file's."""
 
 
 class FolderFiles(LocalFiles):
@@ -38,6 +45,10 @@ class FolderFiles(LocalFiles):
                     return text_of(file.read(MAX_RECORD_BYTES + 1), self.where(name))
             except FileNotFoundError:
                 return None
+            except OSError as error:
+                if error.errno in _OF_ONE_FILE:
+                    raise Unreadable(f"cannot read {self.where(name)}: {error.strerror}") from error
+                raise
 
     def state(self, directory: str) -> Version | None:
         """See ReadableFiles."""
@@ -58,7 +69,7 @@ class FolderFiles(LocalFiles):
             with entries:
                 for entry in entries:
                     with contextlib.suppress(FileNotFoundError):  # a run has removed it
-                        found[entry.name] = _version(entry.stat())
+                        found[entry.name] = _version(_status(entry))
         return found
 
     @contextlib.contextmanager
@@ -77,6 +88,16 @@ class FolderFiles(LocalFiles):
             if not is_ours:
                 raise ArchiveBusy("a run is at work on the archive")
             yield
+
+
+def _status(entry: "os.DirEntry[str]") -> os.stat_result:
+    """The status of a file; of a link whose file cannot be had, that of the link, which is a name all the same."""
+    try:
+        return entry.stat()
+    except OSError:
+        if not entry.is_symlink():
+            raise
+        return entry.stat(follow_symlinks=False)
 
 
 def _version(status: os.stat_result) -> Version:

@@ -5,23 +5,22 @@ for another day: the files of a replaced period keep second names below `_snapsh
 the daemon opens those first. In an archive without second names, a missing file means that the period has a new record.
 The reader then looks at the records again.
 
-A record that is not whole keeps to itself: nobody knows what its period holds, but nothing of it was created after the
-period had ended. So what was created later is answered, and whatever needs that period fails. The settings of the
-archive say nothing that a reader needs, only that no later version has made it.
+A record that is not whole, or cannot be read, keeps to itself: nobody knows what its period holds, but nothing of it
+was created after the period had ended. So what was created later is answered, and whatever needs that period fails. The
+settings of the archive say nothing that a reader needs, only that no later version has made it.
 
 Everything here waits for the disk, so it runs in a thread.
 """
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from reprlib import repr as shown
 
 from mailserver.archive.days import end_of_period
-from mailserver.archive.errors import ArchiveError, ArchiveFault, RecordDamaged
+from mailserver.archive.errors import ArchiveError, ArchiveFault, RecordDamaged, Unreadable
 from mailserver.archive.files import ReadableFiles, Version
 from mailserver.archive.layout import TOPIC_PREFIX
 from mailserver.archive.manifest import FileRecord, PeriodRecord, decode_record, decode_settings
@@ -36,6 +35,9 @@ _SETTLED_NS = 2 * 10**9
 
 ATTEMPTS = 10
 """How often the records are listed again because a run is publishing."""
+
+RETRY_S = 10.0
+"""How soon a record that could not be read is tried again though it has not changed. A disk may take long to fail."""
 
 MAX_AHEAD_S = SECONDS_PER_DAY
 """No envelope was created this long after it was received. The mailserver takes in what is seconds ahead of its clock;
@@ -96,12 +98,16 @@ class PeriodFiles:
 @dataclass(frozen=True, slots=True)
 class _Read:
     """The parts of a record that the catalog needs: its period, the periods that it replaces, and why it cannot be
-    read; "" if it can."""
+    read; "" if it can.
+
+    `again_at`: when it is read again though it has not changed, by `time.monotonic`; None if that would be in vain.
+    """
 
     period: Period | None
     key: tuple[str, str]
     replaces: frozenset[tuple[str, str]]
     damage: str = ""
+    again_at: float | None = None
 
 
 class Catalog:
@@ -183,12 +189,13 @@ class Catalog:
                 damage.append(f"{where} is missing")
             else:
                 decode_settings(settings, where)
-        except RecordDamaged as error:
+        except (RecordDamaged, Unreadable) as error:
             damage.append(str(error))
         for _ in range(ATTEMPTS):
             found = self._all_records(listed)
-            before, listed = found.keys(), self._versions()
-            if before == listed.keys():
+            before, listed = listed, self._versions()
+            found |= self._missing(before, listed, found)
+            if found.keys() == listed.keys():
                 break
         else:  # a period that moves from one record to another could be missed
             raise ArchiveFault(f"{self._files.where(RECORDS)} changes all the time")
@@ -203,31 +210,41 @@ class Catalog:
 
     def _all_records(self, listed: dict[str, Version]) -> dict[str, tuple[Version, _Read]]:
         """Read records. Those that have not changed are not read again."""
-        found = {name: known for name, known in self._records.items() if listed.get(name) == known[0]}
-        for path, text in self._texts([f"{RECORDS}/{name}" for name in listed if name not in found]):
-            if text is None:  # a run has merged its period into another
+        now = time.monotonic()
+        found = {
+            name: (version, read)
+            for name, (version, read) in self._records.items()
+            if listed.get(name) == version and (read.again_at is None or now < read.again_at)
+        }
+        for path, text in self._files.read_each([f"{RECORDS}/{name}" for name in listed if name not in found]):
+            if text is None:  # a run has merged its period into another, or it is a link: see `_missing`
                 continue
             name = path.removeprefix(f"{RECORDS}/")
             version = listed[name]
             try:
-                if isinstance(text, RecordDamaged):
+                if isinstance(text, ArchiveError):
                     raise text
                 read = _summary(decode_record(text, self._files.where(path)), name, self._files.where(path), version)
             except ArchiveError as error:
-                read = _unknown(name.removesuffix(".json"), version, str(error))
+                again_at = time.monotonic() + RETRY_S if isinstance(error, Unreadable) else None
+                read = _unknown(name, version, str(error), again_at)
             found[name] = self._records[name] = version, read  # kept even if a later one cannot be read
         return found
 
-    def _texts(self, paths: list[str]) -> Iterator[tuple[str, str | RecordDamaged | None]]:
-        """The texts of records by their paths: what is wrong with one that is too long, None for one that is gone."""
-        left = deque(paths)
-        while left:
-            try:
-                for path, text in self._files.read_each([*left]):
-                    left.popleft()
-                    yield path, text
-            except RecordDamaged as error:
-                yield left.popleft(), error
+    def _missing(
+        self, before: Mapping[str, Version], now: Mapping[str, Version], found: Mapping[str, object]
+    ) -> dict[str, tuple[Version, _Read]]:
+        """Records that were listed alike before and after they were read, and yet were not there. What a run removes is
+        not listed any more, and what it replaces is listed as another version."""
+        missing = {}
+        for name, version in before.items():
+            if name not in found and now.get(name) == version:
+                cause = (
+                    f"{self._files.where(f'{RECORDS}/{name}')} is listed, but missing: is it a link to what is gone?"
+                )
+                missing[name] = version, _unknown(name, version, cause, time.monotonic())
+        self._records |= missing
+        return missing
 
     def _versions(self) -> dict[str, Version]:
         return {name: version for name, version in self._files.versions(RECORDS).items() if name.endswith(".json")}
@@ -260,9 +277,9 @@ def _summary(record: PeriodRecord, name: str, where: str, version: Version) -> _
     return _Read(period, (record.period, record.run), frozenset(record.replaces))
 
 
-def _unknown(name: str, version: Version, damage: str) -> _Read:
+def _unknown(file: str, version: Version, damage: str, again_at: float | None) -> _Read:
     """What is known of a record that cannot be read: when its period ended, by its name. No run gives other names."""
-    period = None
+    name, period = file.removesuffix(".json"), None
     with suppress(ValueError):
         period = Period(name, "", (0, end_of_period(name) - 1 + MAX_AHEAD_S), version, damage=damage)
-    return _Read(period, (name, ""), frozenset(), damage)
+    return _Read(period, (name, ""), frozenset(), damage, again_at)

@@ -12,9 +12,11 @@ from mailserver.archive.access.bucket import LEASES, READING, BucketFiles, endpo
 from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.access.places import files_of
 from mailserver.archive.archive import Archive
-from mailserver.archive.errors import ArchiveBusy, ArchiveError, ArchiveFault
-from mailserver.archive.files import ReadableFiles
+from mailserver.archive.errors import ArchiveBusy, ArchiveError, ArchiveFault, Unreadable
+from mailserver.archive.files import ReadableFiles, Version
 from mailserver.archive.holdings import check_day
+from mailserver.archive.reading import catalog as catalog_module
+from mailserver.archive.reading.catalog import Catalog
 from mailserver.archive.reading.reads import READ_TIMEOUT_S
 from mailserver.archive.reading.source import ArchiveSource
 from mailserver.archive.set_aside import set_aside_of
@@ -153,6 +155,41 @@ async def test_each_fault_fails_the_request_and_recovers_by_itself(s3: FakeS3, a
         stream.write(content)
 
     assert await reading.answer() == whole
+
+
+async def test_record_that_may_not_be_read_fails_what_may_need_it_and_nothing_else(
+    s3: FakeS3, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_module, "RETRY_S", 0.0)
+    s3.upload(archive)
+    reading = Reading(s3.url)
+    after = Query(START + DAY + DAY, EVER[1], FULL)
+
+    with s3.denying("2024-10-04.json"):
+        assert await reading.answer(after) == raws(answer(KEPT, after))
+        assert f"cannot read {s3.url}/_records/2024-10-04.json: " in await reading.refusal()
+        assert "ACCESS_DENIED" in reading.source.problem
+    with s3.denying("_archive.json"):
+        assert await Reading(s3.url).answer() == raws(answer(KEPT, EVERYTHING))
+
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+
+
+async def test_endpoint_that_goes_away_while_records_are_read_is_no_fault_of_theirs(s3: FakeS3, archive: Path) -> None:
+    class Listed(BucketFiles):
+        """S3 is gone as soon as it has listed what there is."""
+
+        def versions(self, directory: str) -> dict[str, Version]:
+            found = super().versions(directory)
+            s3.stop()
+            return found
+
+    s3.upload(archive)
+    catalog = Catalog(Listed(s3.root), lambda: True)
+
+    with pytest.raises(ArchiveError, match="cannot read") as refused:
+        catalog.listing()
+    assert not isinstance(refused.value, Unreadable)
 
 
 async def test_bucket_that_is_not_there_is_a_fault(s3: FakeS3) -> None:

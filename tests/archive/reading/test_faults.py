@@ -21,7 +21,7 @@ from mailserver.archive.index.reader import read_directory, read_fragment
 from mailserver.archive.index.writer import IndexWriter
 from mailserver.archive.manifest import decode_record, encode_record
 from mailserver.archive.paths import RECORDS
-from mailserver.archive.reading import reads
+from mailserver.archive.reading import catalog, reads
 from mailserver.archive.reading.source import REMEMBERED_S, ArchiveSource
 from mailserver.errors import StoreError
 from mailserver.metrics.registry import Metrics, count_of
@@ -55,6 +55,18 @@ class Reading(Asking):
             metrics=self.metrics,
             clock=lambda: self.now,
         )
+
+
+class CountedReads(FolderFiles):
+    """`read_names`: which small files were read."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.read_names: list[str] = []
+
+    def read(self, name: str) -> str | None:
+        self.read_names.append(name)
+        return super().read(name)
 
 
 @pytest.fixture
@@ -417,6 +429,97 @@ async def test_record_that_is_not_whole_fails_what_may_need_it_and_nothing_else(
 
     (archive / RECORD).write_text(text)
     assert len(await reading.answer()) == 42
+
+
+def link_to(target: str) -> Callable[[Path], None]:
+    """Put a link in the place of a file."""
+
+    def put_a_link_there(file: Path) -> None:
+        file.unlink()
+        file.symlink_to(target)
+
+    return put_a_link_there
+
+
+UNREADABLE: list[tuple[Callable[[Path], None], str]] = [
+    (put_a_folder_there, "cannot read {}: Is a directory"),
+    (link_to("/proc/self/mem"), "cannot read {}: Input/output error"),  # its first page is not mapped
+    (link_to("2024-10-04.json"), "cannot read {}: Too many levels of symbolic links"),
+    (link_to("moved-away"), "{} is listed, but missing: is it a link to what is gone?"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "cause"), UNREADABLE, ids=["folder", "disk", "loop", "link"])
+async def test_record_that_cannot_be_read_fails_what_may_need_it_and_nothing_else(
+    archive: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None], cause: str
+) -> None:
+    text = (archive / RECORD).read_text()
+    spoil(archive / RECORD)
+    settle(archive)
+    reading = Reading(archive)
+    after = Query(START + 2 * DAY, EVER[1], FULL)
+
+    for _ in range(3):
+        assert await reading.answer(after) == []
+    assert count_of(reading.metrics.archive_read_failures) == 0
+    assert cause.format(archive / RECORD) in reading.source.problem
+    assert cause.format(archive / RECORD) in await reading.refusal()
+    assert told(caplog) == [repr(cause.format(archive / RECORD))]
+
+    if (archive / RECORD).is_dir():
+        (archive / RECORD).rmdir()
+    else:
+        (archive / RECORD).unlink()
+    (archive / RECORD).write_text(text)
+    settle(archive)
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+
+
+async def test_link_is_followed_as_soon_as_it_leads_to_a_record(archive: Path) -> None:
+    elsewhere = (archive / RECORD).rename(archive / "elsewhere.json")
+    (archive / RECORD).symlink_to("../elsewhere.json.gz")
+    settle(archive)
+    reading = Reading(archive)
+    assert "is it a link to what is gone?" in await reading.refusal()
+
+    elsewhere.rename(archive / "elsewhere.json.gz")
+
+    assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+
+
+@pytest.mark.parametrize("name", [SETTINGS, RECORD])
+async def test_file_that_may_not_be_read_fails_no_more_than_a_damaged_one(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "RETRY_S", 0.0)  # nothing about the file changes when we may do more
+    with folder_for_all() as place:
+        archive = archive_in(place)
+        (archive / name).chmod(0o600)
+        settle(archive)
+        reading = Reading(archive)
+        after = Query(START + 2 * DAY, EVER[1], FULL)
+
+        with as_nobody():
+            assert await reading.answer(after) == []
+            refused = "" if name == SETTINGS else await reading.refusal()
+            problem = reading.source.problem
+
+        assert f"cannot read {archive / name}: Permission denied" in problem
+        assert ("Permission denied" in refused) == (name == RECORD)
+        assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
+
+
+async def test_record_that_cannot_be_read_is_not_tried_at_each_request(archive: Path) -> None:
+    """A disk may take seconds to fail."""
+    put_a_folder_there(archive / RECORD)
+    files = CountedReads(archive)
+    source = ArchiveSource(files, at_once=1, cache_bytes=0, is_expected=lambda: True, metrics=Metrics())
+    await source.periods()
+    del files.read_names[:]
+
+    await source.periods()
+
+    assert RECORD not in files.read_names
 
 
 @pytest.mark.parametrize("path", ["../../secret", "topic=0x12/part-1", "other=1/part-1", "topic_prefix=x/part-1"])
