@@ -198,6 +198,25 @@ async def test_envelopes_are_read_by_their_places_as_far_as_they_fit(
     assert of_nothing == ([], 0, {})
 
 
+async def test_long_envelopes_are_read_among_short_ones_as_far_as_all_fit(store: StoreWithIds, log: ArrivalLog) -> None:
+    some = [envelope(number, size) for number, size in enumerate((40, 9000, 50, 9000, 60))]
+    await store.put(new(*some))
+    places = await places_of(store, log)
+    sizes = [len(each.raw) for each in some]
+    raws = {place.arrival: each.raw for place, each in zip(places, some, strict=True)}
+    up_to_second_long = sum(sizes[:4])
+
+    everything = await log.read(places, 5, sum(sizes))
+    fourth_fits = await log.read(places, 5, up_to_second_long)
+    fourth_is_too_long = await log.read(places, 5, up_to_second_long - 1)
+    second_is_known = await log.read(places, 5, sum(sizes), known={places[1].arrival})
+
+    assert everything == (sizes, 5, raws)
+    assert fourth_fits == (sizes, 4, {place.arrival: raws[place.arrival] for place in places[:4]})
+    assert fourth_is_too_long == (sizes, 3, {place.arrival: raws[place.arrival] for place in places[:3]})
+    assert second_is_known == (sizes, 5, {name: raw for name, raw in raws.items() if name != places[1].arrival})
+
+
 async def test_envelopes_that_are_known_count_but_are_not_read(store: StoreWithIds, log: ArrivalLog) -> None:
     some = [envelope(number, 1000) for number in range(3)]
     await store.put(new(*some))

@@ -73,22 +73,19 @@ _AFTER = f"""
         LIMIT -1
     )
 """
-# What is not bytes is damaged: as if it was not there. The rule of `store.engine.arrivals.fitting`, by running totals.
-# All at one moment, and in one statement: each takes Python's lock some times.
+# What is not bytes is damaged: as if it was not there. Of what is too long, only the length is read. The list of places
+# is read in its order, and each place looked up once: to read a page from the disk's cache takes most of the time.
 _BODIES = f"""
     SELECT {packed_numbers("size")}, {packed_bytes("raw")} FROM (
-        SELECT s.size, e.raw FROM (
-            SELECT key, seq, size, sum(size) OVER (ORDER BY key ROWS UNBOUNDED PRECEDING) AS total FROM (
-                SELECT j.key, j.value AS seq, iif(typeof(e.raw) = 'blob', length(e.raw), 0) AS size
-                FROM json_each(?) AS j LEFT JOIN envelopes AS e ON e.seq = j.value
-            )
-        ) AS s
-        LEFT JOIN envelopes AS e ON e.seq = iif(
-            s.size AND s.key < ? AND (s.total <= ? OR s.total = s.size)
-                AND s.seq NOT IN (SELECT value FROM json_each(?)),
-            s.seq,
-            NULL
-        )
+        SELECT
+            iif(typeof(e.raw) = 'blob', length(e.raw), 0) AS size,
+            iif(
+                j.key < ? AND typeof(e.raw) = 'blob' AND length(e.raw) <= ?
+                    AND j.value NOT IN (SELECT value FROM json_each(?)),
+                e.raw,
+                NULL
+            ) AS raw
+        FROM json_each(?) AS j LEFT JOIN envelopes AS e ON e.seq = j.value
         LIMIT -1
     )
 """
@@ -300,18 +297,45 @@ def _read(
     max_bytes: int,
     known: Container[Arrival],
 ) -> Bodies:
-    """What `SqliteArrivalLog.read` reads."""
+    """What `SqliteArrivalLog.read` reads.
+
+    Envelopes that take no more than their share of `max_bytes` are read at once: as a rule, these are all. What else
+    fits is known when the lengths are.
+    """
     held = [each for each in arrivals[:whole] if each in known]
-    parameters = (json.dumps(arrivals), whole, max_bytes, json.dumps(held))
-    packed_sizes, packed_raws = _row(connection, _BODIES, parameters)
-    sizes, body = numbers(packed_sizes), packed_raws or b""
+    share = max_bytes // max(whole, 1)
+    sizes, body = _bodies(connection, arrivals, whole, share, held)
     count = fitting(sizes[:whole], max_bytes)
-    raws, at = {}, 0
-    for each, size in zip(arrivals[:count], sizes, strict=False):
-        if size and each not in known:
+    raws: dict[Arrival, bytes] = {}
+    longer: dict[Arrival, int] = {}  # and where they are among all
+    at = 0
+    for number, (each, size) in enumerate(zip(arrivals[:count], sizes, strict=False)):
+        if not size or each in known:
+            continue
+        if size > share:
+            longer[each] = number
+        else:
             raws[each] = body[at : at + size]
             at += size
+    if longer:
+        sizes_now, body = _bodies(connection, [*longer], len(longer), max(sizes), ())
+        at = 0
+        for (each, number), size in zip(longer.items(), sizes_now, strict=True):
+            sizes[number] = size  # 0, if it was removed meanwhile
+            if size:
+                raws[each] = body[at : at + size]
+                at += size
     return Bodies(sizes, count, raws)
+
+
+def _bodies(
+    connection: sqlite3.Connection, arrivals: Sequence[Arrival], whole: int, longest: int, held: Sequence[Arrival]
+) -> tuple[list[int], bytes]:
+    """The lengths of envelopes, and, one after the other, those of the first `whole` that are no longer than
+    `longest`, but for those that are `held`."""
+    parameters = whole, longest, json.dumps(held), json.dumps(arrivals)
+    packed_sizes, packed_raws = _row(connection, _BODIES, parameters)
+    return numbers(packed_sizes), packed_raws or b""
 
 
 @contextlib.asynccontextmanager

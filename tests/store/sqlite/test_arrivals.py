@@ -79,6 +79,35 @@ async def test_what_is_not_bytes_is_read_as_if_it_was_not_there(path: Path, log:
     assert found == ([0, len(envelope(2).raw)], 2, {2: envelope(2).raw})
 
 
+class LosesRows:
+    """Knows no envelope; the store loses one of them before this is asked for the last time."""
+
+    def __init__(self, path: Path, arrival: Arrival, questions: int) -> None:
+        self._path = path
+        self._arrival = arrival
+        self._left = questions
+
+    def __contains__(self, arrival: object) -> bool:
+        self._left -= 1
+        if not self._left:
+            change(self._path, f"DELETE FROM envelopes WHERE seq = {self._arrival}")
+        return False
+
+
+async def test_long_envelope_that_is_removed_once_its_length_is_known_is_not_there(
+    path: Path, log: SqliteArrivalLog
+) -> None:
+    some = [envelope(1), envelope(2, 9000), envelope(3, 9000)]
+    make_store(path, new(*some))
+    sizes = [len(each.raw) for each in some]
+    places = [place(1), place(2), place(3)]
+    is_told_of_each_twice = LosesRows(path, Arrival(2), 2 * len(some))
+
+    found = await log.read(places, 3, sum(sizes), known=is_told_of_each_twice)
+
+    assert found == ([sizes[0], 0, sizes[2]], 3, {Arrival(1): some[0].raw, Arrival(3): some[2].raw})
+
+
 async def test_store_that_took_the_place_of_another_is_read(path: Path, tmp_path: Path, log: SqliteArrivalLog) -> None:
     make_store(path, new(envelope(1)))
     before = identity(path)
