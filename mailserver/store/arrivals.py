@@ -31,9 +31,20 @@ class OtherStore(StoreError):
         return f"another store is there, of identity {self.identity}"
 
 
+class Sought(Protocol):
+    """Whatever says where an envelope is."""
+
+    @property
+    def arrival(self) -> Arrival:
+        """Its place."""
+
+    @property
+    def created(self) -> int | None:
+        """When it was created, in Unix seconds; None: that is not known, and it takes longer to look for it."""
+
+
 class StoredPlace(NamedTuple):
-    """The place of an envelope, and when it was created, in Unix seconds; None: that is not known, and it takes longer
-    to look for it."""
+    """The place of an envelope, and when it was created: what is `Sought`."""
 
     arrival: Arrival
     created: int | None
@@ -133,7 +144,7 @@ class ArrivalLog(Protocol):
 
     async def read(
         self,
-        places: Sequence[StoredPlace],
+        places: Sequence[Sought],
         whole: int,
         max_bytes: int,
         *,
@@ -151,7 +162,7 @@ class ArrivalLog(Protocol):
             StoreError: the store cannot be read.
         """
 
-    async def missing(self, places: Sequence[StoredPlace], *, payer: Payer = OURSELVES) -> list[Arrival]:
+    async def missing(self, places: Sequence[Sought], *, payer: Payer = OURSELVES) -> list[Arrival]:
         """Which of these envelopes are not there.
 
         Raises:

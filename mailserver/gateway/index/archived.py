@@ -189,13 +189,12 @@ class ArchivedMessages:
         parts = self._archive.of_seconds(topics, seconds, known=self._cache, payer=payer)
         async with contextlib.aclosing(parts) as reading:  # type: ignore[type-var]
             async for some in reading:
-                for whole, raw in some:
-                    if raw is None and (entry := self._cache.get(whole)) is not None:
-                        found.take(entry)
+                for entry in self._cache.find(whole for whole, raw in some if raw is None).values():
+                    found.take(entry)
                 for whole, mapped in await self._mapped([(whole, raw) for whole, raw in some if raw], payer):
                     if mapped.hash in found.wanted:
                         entry = StoredEntry.of(mapped.hash, mapped.message, self._network_topic)
-                        self._cache.put(whole, entry)
+                        self._cache.keep({whole: entry})
                         found.take(entry)
                 if not found.wanted:
                     break

@@ -1,7 +1,7 @@
 """Messages that were asked for lately, as answers have them: clients ask for the same at every reconnect."""
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 from mailserver.gateway.index.values import StoredEntry
@@ -28,19 +28,22 @@ class EntryCache(Generic[K]):
     def __contains__(self, key: object) -> bool:
         return key in self._entries
 
-    def get(self, key: K) -> StoredEntry | None:
-        """The entry of a message; None if it is not kept."""
-        entry = self._entries.get(key)
-        if entry is not None:
-            self._entries.move_to_end(key)
-        return entry
+    def find(self, keys: Iterable[K]) -> dict[K, StoredEntry]:
+        """The entries of those messages that are kept."""
+        kept = self._entries
+        found = {key: kept[key] for key in keys if key in kept}
+        for key in found:
+            kept.move_to_end(key)
+        return found
 
-    def put(self, key: K, entry: StoredEntry) -> None:
-        """Keep an entry, in place of those that were not used for longest."""
-        if key in self._entries:
-            return
-        self._entries[key] = entry
-        self._bytes += len(entry.encoded) + _ENTRY_BYTES
+    def keep(self, entries: Mapping[K, StoredEntry]) -> None:
+        """Keep entries, in place of those that were not used for longest."""
+        kept, new_bytes = self._entries, 0
+        for key, entry in entries.items():
+            if key not in kept:
+                kept[key] = entry
+                new_bytes += len(entry.encoded) + _ENTRY_BYTES
+        self._bytes += new_bytes
         while self._bytes > self._max_bytes:
-            _, oldest = self._entries.popitem(last=False)
+            _, oldest = kept.popitem(last=False)
             self._bytes -= len(oldest.encoded) + _ENTRY_BYTES

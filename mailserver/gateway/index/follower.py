@@ -278,7 +278,7 @@ class Follower:
             progress: how far the index had come when they were found. What was indexed since is left alone: it may have
                 been put into the store since then, under the same number, if that is another store.
         """
-        missing = {*await self._arrivals.missing([key.stored for key in keys if key.arrival <= progress.arrival])}
+        missing = {*await self._arrivals.missing([key for key in keys if key.arrival <= progress.arrival])}
         gone = [key for key in keys if key.arrival in missing]
         if gone:
             now = int(self._wall_clock())

@@ -33,7 +33,7 @@ from mailserver.gateway.index.search import (
 )
 from mailserver.gateway.index.values import MAX_PAGE_BYTES, MessagePage, PageEntry, StoredEntry
 from mailserver.ids.waku_message import MessageHash
-from mailserver.store.arrivals import ArrivalLog, StoredPlace
+from mailserver.store.arrivals import ArrivalLog, Sought, StoredPlace
 from mailserver.store.engine import work
 from mailserver.store.interface import GoesOn, Payer
 from mailserver.store.message_ids import Arrival, NotIndexedYet
@@ -187,13 +187,14 @@ class PageSearch:
     async def _take(self, keys: Sequence[Key]) -> bool:
         """Take those of these messages that are there, as far as they are wanted. Return whether the page is full, and
         there are more. What was not looked at yet is ahead."""
-        whole = self._lacking if self._query.include_data else 0
-        cached = [(key, entry) for key in keys[:whole] if (entry := self._sources.cache.get(key.hash)) is not None]
+        has_data, limit, found = self._query.include_data, self._query.limit, self._found
+        whole = self._lacking if has_data else 0
+        cached = self._sources.cache.find(key.hash for key in keys[:whole])
         bodies = await self._sources.arrivals.read(
             self._places(keys),
             whole,
             MAX_PAGE_BYTES - self._bytes,
-            known={key.arrival for key, _ in cached},
+            known={key.arrival for key in keys[:whole] if key.hash in cached} if cached else (),
             payer=self._payer,
         )
         sizes = bodies.sizes
@@ -207,26 +208,29 @@ class PageSearch:
         archived = await self._archived(missing)
         if missing:
             self._sources.follower.note_missing([key for key in missing if key not in archived])
-        entries = {key.hash: entry for key, entry in cached}
         raws = bodies.raws
-        entries |= await self._entries([key for key in keys[: bodies.fitting] if key.arrival in raws], raws)
+        entries = cached | await self._entries([key for key in keys[: bodies.fitting] if key.arrival in raws], raws)
         self._ahead = after
+        # Of a page, half of what is done here is done in this loop: so it calls nothing.
         for at, (key, size) in enumerate(zip(keys, sizes, strict=False)):
             if not size and key not in archived:
                 continue
-            if not self._lacking:
+            if len(found) == limit:
                 return True
-            if not self._query.include_data:
-                self._add(key, WakuMessageKeyValue(key.hash), 0)
+            if not has_data:
+                found.append(WakuMessageKeyValue(key.hash))
+                self._last = key
                 continue
             entry = entries.get(key.hash) if size else archived[key]
             used = size or (0 if entry is None else len(entry.encoded))
             if at < bodies.fitting if size else entry is not None:
-                if self._found and self._bytes + used > MAX_PAGE_BYTES:
+                if found and self._bytes + used > MAX_PAGE_BYTES:
                     return True
                 if entry is not None:
-                    self._add(key, entry, used)
-            elif self._found and (bodies.fitting < whole or not size):  # it is too long for the rest of the page
+                    found.append(entry)
+                    self._last = key
+                    self._bytes += used
+            elif found and (bodies.fitting < whole or not size):  # it is too long for the rest of the page
                 return True
             else:
                 left = zip(keys[at:], sizes[at:], strict=False)
@@ -234,16 +238,11 @@ class PageSearch:
                 return False
         return False
 
-    def _places(self, keys: Sequence[Key]) -> list[StoredPlace]:
+    def _places(self, keys: Sequence[Key]) -> Sequence[Sought]:
         if not self._originals:
-            return [key.stored for key in keys]
+            return keys
         created = {name: second for name, (second, _) in self._originals.items()}
-        return [StoredPlace(key.arrival, created[key.hash]) if key.hash in created else key.stored for key in keys]
-
-    def _add(self, key: Key, entry: PageEntry, size: int) -> None:
-        self._found.append(entry)
-        self._last = key
-        self._bytes += size
+        return [StoredPlace(key.arrival, created[key.hash]) if key.hash in created else key for key in keys]
 
     async def _archived(self, missing: Sequence[Key]) -> dict[Key, StoredEntry | None]:
         """Those of these messages that the archive has, which the store has not."""
@@ -263,12 +262,10 @@ class PageSearch:
             made = stored_entries(self._network_topic, names, bodies)
             if self._originals:
                 made = [*map(self._original_or, names, bodies, made)]
-            for name, entry in zip(names, made, strict=True):
-                if entry is None:
-                    damaged.append(name)
-                else:
-                    entries[name] = entry
-                    self._sources.cache.put(name, entry)
+            sound = {name: entry for name, entry in zip(names, made, strict=True) if entry is not None}
+            damaged += [name for name in names if name not in sound] if len(sound) < len(names) else ()
+            self._sources.cache.keep(sound)
+            entries |= sound
         if damaged:
             self._sources.follower.note_damaged(damaged)
         return entries

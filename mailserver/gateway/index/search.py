@@ -17,7 +17,6 @@ from mailserver.gateway.index.schema import PREFIX_BYTES
 from mailserver.gateway.index.values import UnknownCursor
 from mailserver.ids.envelopes import NS, topic_of
 from mailserver.ids.waku_message import MESSAGE_HASH_BYTES, MessageHash
-from mailserver.store.arrivals import StoredPlace
 from mailserver.store.message_ids import BEFORE_ALL, Arrival
 from mailserver.waku.envelope import Topic
 from mailserver.waku2.store_rules import MAX_QUERY_TOPICS, StoreQuery
@@ -45,9 +44,10 @@ class Key(NamedTuple):
         return self.timestamp, self.hash[:PREFIX_BYTES]
 
     @property
-    def stored(self) -> StoredPlace:
-        """Where its envelope is in the store, as far as the key says."""
-        return tuple.__new__(StoredPlace, (self.arrival, None if self.is_original else self.timestamp // NS))
+    def created(self) -> int | None:
+        """When its envelope was created, in Unix seconds; None: the key does not say. It is a `store.arrivals.Sought`:
+        few stores ask for this, and a page has a hundred keys."""
+        return None if self.is_original else self.timestamp // NS
 
 
 @dataclass(frozen=True, slots=True)

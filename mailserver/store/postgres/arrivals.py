@@ -18,7 +18,7 @@ import asyncpg
 
 from mailserver.errors import StoreError
 from mailserver.handoff.kinds import ARCHIVED
-from mailserver.store.arrivals import ArrivedEnvelope, ArrivedFields, Bodies, OtherStore, StoredPlace
+from mailserver.store.arrivals import ArrivedEnvelope, ArrivedFields, Bodies, OtherStore, Sought
 from mailserver.store.engine import work as costs
 from mailserver.store.engine.arrivals import (
     MAX_ARRIVALS_BYTES,
@@ -160,7 +160,7 @@ class PostgresArrivalLog:
 
     async def read(
         self,
-        places: Sequence[StoredPlace],
+        places: Sequence[Sought],
         whole: int,
         max_bytes: int,
         *,
@@ -181,7 +181,7 @@ class PostgresArrivalLog:
                 at += size
         return Bodies(sizes, count, raws)
 
-    async def missing(self, places: Sequence[StoredPlace], *, payer: Payer = OURSELVES) -> list[Arrival]:
+    async def missing(self, places: Sequence[Sought], *, payer: Payer = OURSELVES) -> list[Arrival]:
         """Which of these envelopes are not there."""
         most = costs.STATEMENT + costs.ENVELOPE * len(places)
         (found,) = await self._read(_MISSING, _sought(places), most, payer)
@@ -201,7 +201,7 @@ class PostgresArrivalLog:
         return columns
 
 
-def _sought(places: Sequence[StoredPlace]) -> tuple[list[int], list[int], list[int]]:
+def _sought(places: Sequence[Sought]) -> tuple[list[int], list[int], list[int]]:
     """Places as columns: `seq`, and the bounds of `created`."""
     first = [0 if place.created is None else place.created for place in places]
     last = [_LAST_CREATED if place.created is None else place.created for place in places]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from mailserver.errors import StoreError
-from mailserver.store.arrivals import ArrivedEnvelope, ArrivedFields, Bodies, OtherStore, StoredPlace
+from mailserver.store.arrivals import ArrivedEnvelope, ArrivedFields, Bodies, OtherStore, Sought
 from mailserver.store.engine import work as costs
 from mailserver.store.engine.arrivals import (
     MAX_ARRIVALS_BYTES,
@@ -190,7 +190,7 @@ class SqliteArrivalLog:
 
     async def read(
         self,
-        places: Sequence[StoredPlace],
+        places: Sequence[Sought],
         whole: int,
         max_bytes: int,
         *,
@@ -208,7 +208,7 @@ class SqliteArrivalLog:
         readers.pool.correct(unused, payer)
         return bodies
 
-    async def missing(self, places: Sequence[StoredPlace], *, payer: Payer = OURSELVES) -> list[Arrival]:
+    async def missing(self, places: Sequence[Sought], *, payer: Payer = OURSELVES) -> list[Arrival]:
         """Which of these envelopes are not there."""
         find = partial(_row, sql=_MISSING, parameters=(json.dumps([place.arrival for place in places]),))
         work = costs.STATEMENT + costs.ENVELOPE * len(places)

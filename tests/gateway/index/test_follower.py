@@ -15,7 +15,7 @@ from mailserver.gateway.index.values import MessagePage, UnknownCursor
 from mailserver.gateway.index.writing import CURSOR_KEPT_S, ORIGINAL_KEPT_S
 from mailserver.ids.envelopes import message_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
-from mailserver.store.arrivals import OtherStore, StoredPlace
+from mailserver.store.arrivals import OtherStore, Sought
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.message_ids import Arrival, NotIndexedYet
 from mailserver.store.retention import END_OF_TIME, Surplus
@@ -283,7 +283,7 @@ class Looked(SqliteArrivalLog):
         self.looked_for = 0
         self.meanwhile: list[Callable[[], Awaitable[None]]] = []
 
-    async def missing(self, places: Sequence[StoredPlace], *, payer: Payer = OURSELVES) -> list[Arrival]:
+    async def missing(self, places: Sequence[Sought], *, payer: Payer = OURSELVES) -> list[Arrival]:
         self.looked_for += len(places)
         missing = await super().missing(places, payer=payer)
         while places and self.meanwhile:
