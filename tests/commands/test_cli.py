@@ -82,6 +82,14 @@ def test_command_loads_no_other_command(arguments: list[str]) -> None:
     assert shown.splitlines()[-1].split() == ["loaded:", *arguments[:-1]]
 
 
+def test_daemon_loads_nothing_that_takes_long_and_is_not_needed() -> None:
+    code = "import sys; from mailserver.commands import run; print(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert "mailserver.app.daemon" in shown
+    assert {"Crypto", "pycparser", "aiohttp", "asyncpg", "numpy", "pyarrow", "rich"}.isdisjoint(shown)
+
+
 def test_commands_load_nothing_that_serves_peers() -> None:
     modules = [module for name, module, *_ in cli.COMMANDS if name not in ("run", "sync", "status")]  # the daemon's own
     code = f"import sys; from mailserver.commands import {', '.join(modules)}; print(*sys.modules)"
