@@ -90,6 +90,20 @@ def test_daemon_loads_nothing_that_takes_long_and_is_not_needed() -> None:
     assert {"Crypto", "pycparser", "aiohttp", "asyncpg", "numpy", "pyarrow", "rich"}.isdisjoint(shown)
 
 
+def test_no_garbage_is_looked_for_while_a_command_is_loaded_and_what_it_brings_is_left_alone() -> None:
+    code = (
+        "import contextlib, gc, sys; from mailserver.commands import cli\n"
+        "name = 'mailserver.commands.run'\n"
+        "def look(phase, info): looked.append(name in sys.modules and not hasattr(sys.modules[name], 'add'))\n"
+        "looked = []; gc.callbacks.append(look); gc.set_threshold(1)\n"
+        "with contextlib.suppress(SystemExit): cli.main(['run', '--help'])\n"
+        "print('looked:', any(looked), len(looked) > 0, gc.isenabled(), gc.get_freeze_count() > 10_000)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert shown.splitlines()[-1].split() == ["looked:", "False", "True", "True", "True"]
+
+
 def test_commands_load_nothing_that_serves_peers() -> None:
     modules = [module for name, module, *_ in cli.COMMANDS if name not in ("run", "sync", "status")]  # the daemon's own
     code = f"import sys; from mailserver.commands import {', '.join(modules)}; print(*sys.modules)"
