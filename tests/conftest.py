@@ -26,6 +26,10 @@ from tests.properties import register_profiles
 from tests.quick_spark import OPTIONS, WORKERS, QuickJvm, quick_python
 from tests.store.postgres.server import FORGETFUL, QUICK, Server, running_server
 
+# Garbage is collected rarely, since next to nothing of a test is in cycles. From here on: while pytest collects tests,
+# it took a tenth of the time to look through them.
+gc.set_threshold(50_000, 10, 100)
+
 register_profiles()
 keep_in_memory()
 
@@ -43,9 +47,6 @@ linecache.checkcache = _unchecked
 
 SHARES_SPARK = ("tests/spark_export/compaction/", "tests/spark_export/archives/")
 """Folders whose tests have one Spark in their process; two, so that two processes can share the work."""
-
-GC_THRESHOLDS = (50_000, 10, 100)
-"""As of gc.set_threshold: garbage is collected rarely, since next to nothing of a test is in cycles."""
 
 TAKEN_TOGETHER = (*SHARES_SPARK, "tests/docker/")
 """Folders whose tests all run in one process: they share something that is slow to start, or that may exist only once.
@@ -109,7 +110,6 @@ def pytest_collection_finish() -> None:
     """Have the garbage collector leave alone what stays until the end. That took a third of the unit tests' time."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def pytest_unconfigure() -> None:

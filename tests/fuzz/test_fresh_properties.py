@@ -57,8 +57,13 @@ def test_every_folder_with_properties_is_a_target() -> None:
 
 @pytest.mark.fuzz
 def test_no_property_is_left_out() -> None:
+    """Of the files that pytest may find one in: it takes four seconds of CPU for these, and eleven for all."""
+    naming = {file: file.read_text() for file in (ROOT / "tests").rglob("*.py") if "hypothesis" in file.read_text()}
+    tests = [str(file) for file in naming if file.name.startswith("test_")]
+    options = ["-m", "hypothesis", "-q", "--collect-only", "-p", "no:cacheprovider"]
+
     marked = subprocess.run(
-        [sys.executable, "-m", "pytest", "tests", "-m", "hypothesis", "-q", "--collect-only", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", *options, *tests],
         cwd=ROOT,
         check=True,
         capture_output=True,
@@ -67,6 +72,7 @@ def test_no_property_is_left_out() -> None:
     folders = {Path(line.partition("::")[0]).parent for line in marked.splitlines() if "::" in line}
 
     assert {f"properties-{'.'.join(folder.parts[1:])}" for folder in folders} == set(property_targets())
+    assert [file for file, text in naming.items() if "@given" in text and str(file) not in tests] == []
 
 
 def test_what_broke_is_recorded_by_its_place_in_the_project(tmp_path: Path) -> None:
