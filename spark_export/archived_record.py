@@ -67,6 +67,14 @@ def hand_over(
         _write(store.place, Archived(store.id, archive, int(now), archived, put_back.get(store.id, 0)))
 
 
+def has_record(store: Place) -> bool:
+    """Whether there is a record beside a store, readable or not, of this archive or of another."""
+    try:
+        return read_archived(store) is not None
+    except MailserverError:
+        return True
+
+
 def keep_numbers_apart(stores: Sequence[Store], records: Mapping[str, PeriodRecord]) -> dict[str, int]:
     """Have no store give a number again that the archive knows as another row's, as one that was put back to an earlier
     moment would.

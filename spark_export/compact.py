@@ -36,6 +36,7 @@ from spark_export.archived_record import (
     NONE_PUT_BACK,
     check_archive_is_there,
     hand_over,
+    has_record,
     keep_numbers_apart,
     last_found,
 )
@@ -103,7 +104,9 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
             records = make_missing_indexes(spark, archive, layout, records, run)
             report.went_back = [str(store.place) for store in stores if store.id in put_back]
         groups = plan_groups(stores, records, last_day(config, now), put_back)
-        hand_over(stores, records, archive.url, now, put_back)
+        # Where there is no archive yet, a record would say that there is one, and who reads it would miss it.
+        known = stores if layout is not None else [store for store in stores if has_record(store.place)]
+        hand_over(known, records, archive.url, now, put_back)
         for number, group in enumerate(groups):
             if layout is None:
                 layout = new_layout(config, stores, groups)

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from mailserver.archive.layout import PartitionBy
 from mailserver.codec.keccak import keccak256
 from mailserver.store.interface import NewEnvelope
+from mailserver.store.sqlite.handoff import SqliteHandoff
 from mailserver.waku.envelope import Topic, decode_envelope
 from tests.spark_export.samples import (
     CHAT,
@@ -330,12 +331,34 @@ def test_store_whose_rows_were_all_archived_and_pruned(spark: SparkSession, stor
     assert handed_over(store) == {}
 
 
+def test_run_with_nothing_to_archive_leaves_nobody_to_miss_an_archive(
+    spark: SparkSession, store: Path, archive: Path
+) -> None:
+    put(store)
+
+    compact_into(spark, archive, store)
+
+    assert not SqliteHandoff(store).was_archived()
+
+
+def test_record_of_another_archive_ends_before_the_first_day_of_a_new_one(
+    spark: SparkSession, store: Path, archive: Path, tmp_path: Path
+) -> None:
+    compact_into(spark, tmp_path / "another", put(store, envelopes(3)))
+    before = handed_over(store)
+
+    compact_into(spark, archive, store, run="run-2", until=0)
+
+    assert before
+    assert handed_over(store) == {}
+
+
 def test_empty_store_leaves_the_layout_open(spark: SparkSession, store: Path, archive: Path) -> None:
     put(store)
 
     report = compact_into(spark, archive, store)
 
-    assert (report.rows, periods(archive), handed_over(store)) == (0, [], {})
+    assert (report.rows, periods(archive)) == (0, [])
     put(store, envelopes(3))
     compact_into(spark, archive, store, run="run-2", partition_by=PartitionBy.TOPIC_PREFIX)
     assert archived(archive) == rows_of(envelopes(3))
