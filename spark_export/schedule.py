@@ -44,7 +44,7 @@ from spark_export.options import (
 )
 from spark_export.overdue import waiting_since
 from spark_export.places import Place, places_of, read_compaction
-from spark_export.upkeep import put_off, waits_since
+from spark_export.upkeep import anything_archived, put_off, waits_since
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +198,7 @@ def waiting(stores: Sequence[Place], current: float) -> float:
 def _has_archive(stores: Sequence[Place], task: Task) -> bool:
     """Whether the compaction has archived anything yet. If not, the task waits for its next time."""
     try:
-        if any(record is not None and record.archived for record in map(read_compaction, stores)):
+        if anything_archived(stores):
             return True
     except (CompactionRecordError, StoreError) as error:  # the task finds out
         log.warning("last run unknown cause=%r", str(error))

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from mailserver.archive.errors import ArchiveBusy
+from mailserver.archive.errors import ArchiveBusy, NoArchive
 from mailserver.errors import StoreError
+from mailserver.handoff.last_run import CompactionRecordError
 from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError
 from spark_export.errors import ExportError
-from spark_export.places import Place, read_upkeep, upkeep_lock, write_upkeep
+from spark_export.places import Place, read_compaction, read_upkeep, upkeep_lock, write_upkeep
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,16 @@ def put_off(stores: Sequence[Place], task: Task, current: float) -> None:
                 _write(store, task, replace(upkeep, waits_since=current))
 
 
+def anything_archived(stores: Sequence[Place]) -> bool:
+    """Whether the compaction has archived anything of these stores yet.
+
+    Raises:
+        CompactionRecordError: the record of its last run cannot be read.
+        StoreError: the database that has it cannot be reached.
+    """
+    return any(record is not None and record.archived for record in map(read_compaction, stores))
+
+
 @contextlib.contextmanager
 def recorded_upkeep(
     stores: Sequence[Place], task: Task, explain: Callable[[BaseException], tuple[int, str]]
@@ -69,11 +80,11 @@ def recorded_upkeep(
             _write(store, task, record)
         try:
             yield
-        except ArchiveBusy:  # of another task: the last run is still what it was
-            for store, last in before.items():
-                _write(store, task, last)
-            raise
         except BaseException as error:
+            if _has_not_begun(error, stores):  # the last run is still what it was
+                for store, last in before.items():
+                    _write(store, task, last)
+                raise
             exit_code, cause = explain(error)
             for store, record in records.items():
                 _write(store, task, replace(record, finished_at=_now(), exit_code=exit_code, error=cause))
@@ -81,6 +92,17 @@ def recorded_upkeep(
         for store, record in records.items():
             now = _now()
             _write(store, task, replace(record, waits_since=now, finished_at=now, exit_code=0, succeeded_at=now))
+
+
+def _has_not_begun(error: BaseException, stores: Sequence[Place]) -> bool:
+    """Whether a run has ended with nothing done, and no fault: another task's was at work, or there is no archive, and
+    none is expected."""
+    if not isinstance(error, NoArchive):
+        return isinstance(error, ArchiveBusy)
+    try:
+        return not anything_archived(stores)
+    except (CompactionRecordError, StoreError):  # then nobody knows that none is expected
+        return False
 
 
 @contextlib.contextmanager

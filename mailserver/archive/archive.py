@@ -4,7 +4,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 
 from mailserver.archive.days import day_name, month_of
-from mailserver.archive.errors import ArchiveError, RecordDamaged
+from mailserver.archive.errors import ArchiveError, NoArchive, RecordDamaged
 from mailserver.archive.faults import Fault, FaultKind
 from mailserver.archive.files import ArchiveFiles
 from mailserver.archive.layout import PERIOD, Layout
@@ -179,9 +179,10 @@ def existing_layout(archive: Archive) -> Layout:
     """What an archive is partitioned by.
 
     Raises:
-        ArchiveError: there is none.
+        NoArchive: there is none.
+        ArchiveError: what says so cannot be read.
     """
     layout = archive.layout()
     if layout is None:
-        raise ArchiveError(f"there is no archive at {archive.url}")
+        raise NoArchive(f"there is no archive at {archive.url}")
     return layout

@@ -1,6 +1,7 @@
 """What can be wrong with an archive. `str()` of each is one line for the operator.
 
 ArchiveError
+  NoArchive        there is none
   ArchiveFault     the archive does not hold what it should
   ArchiveBusy      a run is at work on it
   RecordDamaged    a record of it, or another small file that says what it is, is not whole
@@ -12,6 +13,10 @@ from mailserver.errors import MailserverError
 
 class ArchiveError(MailserverError):
     """The archive cannot be read or written, or a later version made it."""
+
+
+class NoArchive(ArchiveError):
+    """There is no archive, where a command needs one."""
 
 
 class ArchiveFault(ArchiveError):

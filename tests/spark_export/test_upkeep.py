@@ -5,10 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.archive.errors import ArchiveBusy
-from mailserver.handoff.last_run import MAX_ERROR_CHARS, CompactionState
+from mailserver.archive.errors import ArchiveBusy, NoArchive
+from mailserver.handoff.last_run import MAX_ERROR_CHARS, ArchivedDay, Compaction, CompactionState
 from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError
-from mailserver.store.sqlite.handoff import last_upkeep, read_upkeep, upkeep_file, write_upkeep
+from mailserver.store.sqlite.handoff import (
+    compaction_file,
+    last_upkeep,
+    read_upkeep,
+    upkeep_file,
+    write_compaction,
+    write_upkeep,
+)
 from spark_export.errors import ExportError
 from spark_export.upkeep import put_off, recorded_upkeep, waits_since
 
@@ -118,6 +125,31 @@ def test_run_that_is_refused_by_another_tasks_leaves_the_last_one_as_it_was(stor
 
     assert read_upkeep(store, Task.VERIFY) == before
     assert last_upkeep(store, Task.VERIFY)[0] is CompactionState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("archived", "state"),
+    [({}, CompactionState.NEVER), ({20_000: ArchivedDay(3, 900)}, CompactionState.FAILED)],
+    ids=["nothing was archived", "something was"],
+)
+def test_run_that_finds_no_archive_has_failed_only_if_something_was_archived(
+    store: Path, archived: dict[int, ArchivedDay], state: CompactionState
+) -> None:
+    write_compaction(store, Compaction(1.0, 2.0, 0, succeeded_at=2.0, archived=archived))
+
+    with pytest.raises(NoArchive), recorded_upkeep([store], Task.VERIFY, explain):
+        raise NoArchive("there is no archive at file:///archive")
+
+    assert last_upkeep(store, Task.VERIFY)[0] is state
+
+
+def test_run_that_finds_no_archive_has_failed_where_nobody_knows_whether_there_was_one(store: Path) -> None:
+    compaction_file(store).write_text("no record")
+
+    with pytest.raises(NoArchive), recorded_upkeep([store], Task.VERIFY, explain):
+        raise NoArchive("there is no archive at file:///archive")
+
+    assert last_upkeep(store, Task.VERIFY)[0] is CompactionState.FAILED
 
 
 def test_run_goes_on_where_no_record_can_be_written(store: Path, caplog: pytest.LogCaptureFixture) -> None:
