@@ -136,17 +136,17 @@ async def newest_items(reader: PaidReader, network_topic: str, times: Sequence[S
     return ItemsOfTime(lower, items)
 
 
-async def find_again(reader: PaidReader, some: Sequence[Match]) -> list[Match]:
-    """Find envelopes again, in the same order, after their files were replaced. What else was created in the same
-    seconds is looked through, a part at a time.
+async def find_again(reader: PaidReader, some: Sequence[Place]) -> list[Match]:
+    """Find envelopes again by their places, in the same order. What else was created in the same seconds is looked
+    through, a part at a time.
 
     Raises:
         ArchiveFault: one is not there any more.
         ArchiveError: the archive cannot be read.
     """
-    seconds = np.unique(np.array([match.created for match in some], np.int64))
+    seconds = np.unique(np.array([created for created, _ in some], np.int64))
     query = Query(int(seconds[0]), int(seconds[-1]), FULL_INTEREST)
-    wanted = {match.place for match in some}
+    wanted = {*some}
     found: dict[Place, Match] = {}
     while len(found) < len(wanted):
         matches = (await search(reader, reader.periods, query, MATCHES_AT_ONCE, seconds=seconds)).matches
@@ -157,15 +157,15 @@ async def find_again(reader: PaidReader, some: Sequence[Match]) -> list[Match]:
     return same(some, found)
 
 
-def same(some: Sequence[Match], now: Mapping[Place, Match]) -> list[Match]:
+def same(some: Sequence[Place], now: Mapping[Place, Match]) -> list[Match]:
     """Where these envelopes are now.
 
     Raises:
         ArchiveFault: one is not there any more.
     """
-    if missing := [match for match in some if match.place not in now]:
-        raise ArchiveFault(f"envelope {missing[0].hash.hex()} is not in it any more")
-    return [now[match.place] for match in some]
+    if missing := [full_hash for created, full_hash in some if (created, full_hash) not in now]:
+        raise ArchiveFault(f"envelope {missing[0].hex()} is not in it any more")
+    return [now[place] for place in some]
 
 
 async def _walk(

@@ -20,8 +20,9 @@ ahead. So a client that reads slowly takes no memory of its own; its envelopes m
 _RAW_BYTES = 41
 """Memory that an envelope which was read ahead takes in addition to its bytes."""
 
-SearchAgain = Callable[[Sequence[Match]], Awaitable[list[Match]]]
-"""Finds envelopes again, after their files were replaced."""
+SearchAgain = Callable[[Sequence[Place]], Awaitable[list[Match]]]
+"""Finds envelopes again by their places, in the same order: their files were replaced, or what the search has read was
+dropped from the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class ArchivePage:
         """Make a page of what was found.
 
         Args:
-            again: called if files were replaced.
+            again: called if files were replaced, or what the search has read is not in the cache any more.
             failed: called with the error if the archive cannot be read; returns the error to raise.
         """
         self._found = Matches.of(found)
@@ -65,7 +66,7 @@ class ArchivePage:
 
     def place(self, number: int) -> Place:
         """The place of an envelope that was found, by its number."""
-        return self._found[number].place
+        return self._found.place(number)
 
     async def read(self, count: int, max_bytes: int) -> Raws:
         """Read the next envelopes, at most `count`; see `store.interface.Page`.
@@ -93,26 +94,24 @@ class ArchivePage:
         return Raws(b"".join(raws), [*map(len, raws)], len(raws))
 
     async def _read_ahead(self) -> _Window:
-        some: list[Match] = []
-        total = 0
-        for at in range(self._at, len(self._found)):
-            match = self._found[at]
-            if some and total + match.size > WINDOW_BYTES:
-                break
-            some.append(match)
-            total += match.size
+        end = self._at + 1
+        total = self._found.sizes[self._at]
+        while end < len(self._found) and total + self._found.sizes[end] <= WINDOW_BYTES:
+            total += self._found.sizes[end]
+            end += 1
+        some = self._found.some(self._at, end)
         attempts = ATTEMPTS
         while True:
-            try:
-                return _Window(self._at, await self._raws(some))
-            except FileGone:  # its period was replaced, and its files have no second names
-                attempts -= 1
-                if not attempts:
-                    raise
-            matches = [self._found[at] for at in range(len(self._found))]
-            again = await self._again(matches[self._at :])
-            self._found = Matches.of([*matches[: self._at], *again])
-            some = again[: len(some)]
+            if some is not None:
+                try:
+                    return _Window(self._at, await self._raws(some))
+                except FileGone:  # its period was replaced, and its files have no second names
+                    attempts -= 1
+                    if not attempts:
+                        raise
+            again = await self._again([self._found.place(at) for at in range(self._at, len(self._found))])
+            self._found = self._found.found_again(self._at, again)
+            some = again[: end - self._at]
 
     async def _raws(self, some: Sequence[Match]) -> list[bytes]:
         of_groups: dict[RowGroup, list[Match]] = {}

@@ -68,7 +68,7 @@ class IndexedKeys:
     place: KeysPlace
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class RowGroup:
     """A row group as a footer, or an index, describes it. Ranges are inclusive; times are Unix seconds.
 

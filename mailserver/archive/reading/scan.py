@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
+from weakref import ref
 
 import numpy as np
 
@@ -129,14 +130,18 @@ def _between(keys: GroupKeys, start: int, end: int, low: int, high: int) -> Numb
 
 @dataclass(slots=True)
 class Matches:
-    """Matches in order, in columns, which take less memory while a slow client reads its page."""
+    """Matches in order, in columns, which take less memory while a slow client reads its page.
+
+    `known`: their row groups. These are kept only as long as somebody else keeps them, as the cache does: with their
+    footers, those of a page may take megabytes.
+    """
 
     created: "array[int]" = field(default_factory=lambda: array("q"))
     hashes: bytes = b""
     sizes: "array[int]" = field(default_factory=lambda: array("q"))
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     groups: "array[int]" = field(default_factory=lambda: array("q"))
-    known: tuple[RowGroup, ...] = ()
+    known: "tuple[ref[RowGroup], ...]" = ()
 
     @classmethod
     def of(cls, found: Iterable[Match]) -> "Matches":
@@ -151,12 +156,33 @@ class Matches:
             array("q", [match.size for match in found]),
             array("q", [match.row for match in found]),
             array("q", [numbers[match.group] for match in found]),
-            tuple(numbers),
+            tuple(map(ref, numbers)),
         )
 
     def __len__(self) -> int:
         return len(self.created)
 
-    def __getitem__(self, at: int) -> Match:
-        full_hash = EnvelopeHash(self.hashes[at * HASH_BYTES : (at + 1) * HASH_BYTES])
-        return Match(self.created[at], full_hash, self.sizes[at], self.rows[at], self.known[self.groups[at]])
+    def place(self, at: int) -> Place:
+        """The place of a match, by its number."""
+        return self.created[at], EnvelopeHash(self.hashes[at * HASH_BYTES : (at + 1) * HASH_BYTES])
+
+    def some(self, start: int, end: int) -> list[Match] | None:
+        """Some matches, by their numbers; None if one of their row groups is not kept any more."""
+        known = {number: self.known[number]() for number in {*self.groups[start:end]}}
+        found: list[Match] = []
+        for at in range(start, end):
+            group = known[self.groups[at]]
+            if group is None:
+                return None
+            found.append(Match(*self.place(at), self.sizes[at], self.rows[at], group))
+        return found
+
+    def found_again(self, at: int, found: Iterable[Match]) -> "Matches":
+        """Matches of which those from a number on were found again. Those before are read: their places are left."""
+        rest = Matches.of(found)
+        rest.created = self.created[:at] + rest.created
+        rest.hashes = self.hashes[: at * HASH_BYTES] + rest.hashes
+        rest.sizes = self.sizes[:at] + rest.sizes
+        rest.rows = self.rows[:at] + rest.rows
+        rest.groups = array("q", bytes(at * rest.groups.itemsize)) + rest.groups
+        return rest

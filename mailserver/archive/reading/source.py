@@ -196,8 +196,8 @@ class ArchiveSource:
         """Make a page that reads some of the envelopes that were found for a query."""
         reader = PaidReader(self._archive, payer)
 
-        async def again(some: Sequence[Match]) -> list[Match]:
-            above = some[-1].created - 1, some[-1].hash
+        async def again(some: Sequence[Place]) -> list[Match]:
+            above = some[-1][0] - 1, some[-1][1]
             found = await self._search(reader, query, ANY_NUMBER, above, always)
             return same(some, {match.place: match for match in found.matches})
 

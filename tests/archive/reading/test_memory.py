@@ -11,16 +11,17 @@ import pytest
 from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.layout import Layout
 from mailserver.archive.reading.cache import ByteCache
+from mailserver.archive.reading.page import ArchivePage
 from mailserver.archive.reading.source import ArchiveSource
 from mailserver.metrics.registry import Metrics, count_of
 from mailserver.store.interface import OURSELVES, Query
 from mailserver.waku.envelope import Topic
 from tests.archive.reading.parquet import BY_PREFIX, BY_TOPIC, envelope, settle, write_period
 from tests.loops import without_debug
-from tests.store.samples import EVER, FULL, START
+from tests.store.samples import EVER, EVERY_BYTE, FULL, START, answer, raws
 from tests.waiting import until
 
-COUNT = 1000
+COUNT, FEW = 1000, 180
 TOPICS = [Topic(bytes([number % 16 * 16, number // 16, 1, 1])) for number in range(400)]
 
 
@@ -70,6 +71,43 @@ async def test_what_a_search_has_read_takes_no_more_memory_than_is_counted(
     warm.close()
     source.close()
     assert counted < 2.5 * held
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", [True, False], ids=["index", "no index"])
+async def test_pages_that_nobody_reads_take_little_memory_and_are_read_on(tmp_path: Path, *, index: bool) -> None:
+    """As of clients that have stalled. What the search has read for each is dropped to make room for others."""
+    kept = [envelope(number, created=START + number, topic=TOPICS[number % 60]) for number in range(FEW)]
+    write_period(tmp_path, kept, layout=BY_TOPIC, group_rows=2, index=index)
+    settle(tmp_path)
+    source = ArchiveSource(
+        FolderFiles(tmp_path), at_once=1, cache_bytes=2**15, is_expected=lambda: True, metrics=Metrics()
+    )
+    query = Query(*EVER, FULL)
+
+    async def stalled_page() -> ArchivePage:
+        found = await source.find(query, FEW, above=None, payer=OURSELVES)
+        page = source.page(found.matches, query, OURSELVES)
+        await page.read(10, EVERY_BYTE)
+        return page
+
+    with without_debug():
+        await stalled_page()  # what is made once for all
+
+        with traced() as taken:
+            pages = [await stalled_page() for _ in range(4)]
+            await until(lambda: taken() < 4 * 400 * FEW)
+
+        rest = [raw for page in pages for raw in await read_all(page)]
+    source.close()
+    assert rest == 4 * raws(answer(kept, query))[10:]
+
+
+async def read_all(page: ArchivePage) -> list[bytes]:
+    read: list[bytes] = []
+    while page.left:
+        read += (await page.read(FEW, EVERY_BYTE)).split()
+    return read
 
 
 def test_what_was_not_used_for_the_longest_time_is_dropped_first() -> None:
