@@ -68,6 +68,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
 
       Disks, and what is on them:
       StoreError               the store could not do it, and nothing was confirmed: refuse, and try again later
+        EarlierVersion           an earlier version made it: start the mailserver on it once, which migrates it
         NotIndexedYet            [store.message_ids] it cannot find by id before it has indexed its envelopes: try later
         IndexDamaged             [store.engine.index_state] the index of ids does not fit, and is made anew: try later
         StoreBusy                [store.message_ids] it is doing too much for others: try later
@@ -85,6 +86,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
       CompactionRecordError    [handoff.last_run] the record of the last run cannot be read: say so
       UpkeepRecordError        [handoff.last_upkeep] the record of the last merge or verification cannot be read: say so
       ArchiveError             [archive.errors] the archive cannot be read, or a later version made it
+        NoArchive                [archive.errors] there is none: the run says so, and did not fail if none is expected
         ArchiveFault             [archive.errors] it does not have what its record says: delete nothing
           FileGone                 [archive.reading.row_groups] a file is not where it was: look up the periods again
           IndexUnusable            [archive.reading.indexed] an index cannot be used: read the period without it
@@ -241,6 +243,10 @@ class RequestRejected(MailserverError):
 
 class StoreError(MailserverError):
     """The store could not be opened, read or written."""
+
+
+class EarlierVersion(StoreError):
+    """An earlier version of the mailserver made the store, and whoever reads it does not migrate it."""
 
 
 class ConfigError(MailserverError):

@@ -3,6 +3,7 @@
 
 ExportError
   ExportCheckFailed    what was written is not what was read: nothing of it is published
+  MailserverFirst      the mailserver must be started on the store once, before a run can read it
   ArchiveGone          there was an archive, and there is none any more
   ArchiveDamaged       the run has done its work, and found the archive damaged, or rows of it lost
   HoldingsError        what is held of one community cannot be read: the other communities go on
@@ -62,6 +63,10 @@ class DiskFull(ExportError):
         if self.needed is not None:
             said += f", about {size_text(self.needed)} needed"
         return said
+
+
+class MailserverFirst(ExportError):
+    """A store cannot be read before the mailserver was started on it once: it is an earlier version's, or a backup."""
 
 
 class ArchiveGone(ExportError):

@@ -29,7 +29,7 @@ from mailserver.community.owner.record import CommunityError
 from mailserver.errors import StoreError
 from mailserver.handoff.last_run import CompactionRecordError
 from mailserver.handoff.last_upkeep import Task
-from spark_export.errors import ExportError
+from spark_export.errors import ExportError, MailserverFirst
 from spark_export.options import (
     COMMUNITIES_OPTIONS,
     COMPACT_OPTIONS,
@@ -44,12 +44,16 @@ from spark_export.options import (
 )
 from spark_export.overdue import waiting_since
 from spark_export.places import Place, places_of, read_compaction
+from spark_export.store import check_mailserver_was_first
 from spark_export.upkeep import anything_archived, put_off, waits_since
 
 log = logging.getLogger(__name__)
 
 MAX_SLEEP_S = 60.0
 """A clock that was stepped is noticed within this time."""
+
+MAILSERVER_POLL_S = 1.0
+"""How often a store is looked at that waits for the mailserver."""
 
 STOP_LIMIT_S = 7.0
 """How long a run that is interrupted may take to end: Docker's 10 s, less the time for killing it."""
@@ -99,7 +103,9 @@ def schedule(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT; return the exit code."""
 
     async def until_stopped(stores: Sequence[Place]) -> int:
-        stop, current = _stop_signals(), time.time()
+        stop = _stop_signals()
+        await _until_mailserver_was_first(stores, stop)
+        current = time.time()
         since = await asyncio.to_thread(waiting, stores, current)
         compaction = Job(_run(_COMPACT, arguments, COMPACT_OPTIONS), arguments.schedule, since)
         upkeep = await asyncio.to_thread(_upkeep, arguments, stores, current)
@@ -175,6 +181,33 @@ def _run(name: str, arguments: argparse.Namespace, options: Sequence[Option]) ->
     # A URL may have a password, and everybody on the machine may read a command line.
     environment = {STORE.variable: shlex.join(arguments.store)}
     return Run(name, command, float(arguments.max_run_hours) * _SECONDS_PER_HOUR, environment)
+
+
+async def _until_mailserver_was_first(stores: Sequence[Place], stop: asyncio.Event) -> None:
+    """Wait until the mailserver was started on each store that cannot be read before.
+
+    After an upgrade, or where a backup was restored, both start at one moment. It would not be known since when a run
+    is due, or that run would fail.
+    """
+    told = ""
+    while not stop.is_set() and (cause := await asyncio.to_thread(_what_waits_for_mailserver, stores)):
+        if cause != told:
+            log.info("schedule waits for the mailserver cause=%r", cause)
+            told = cause
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), MAILSERVER_POLL_S)
+
+
+def _what_waits_for_mailserver(stores: Sequence[Place]) -> str:
+    """Why a store cannot be read before the mailserver was started on it; "" if none is such a store."""
+    for store in stores:
+        try:
+            check_mailserver_was_first(store)
+        except MailserverFirst as error:
+            return str(error)
+        except (ExportError, StoreError):  # `waiting` says so
+            continue
+    return ""
 
 
 def waiting(stores: Sequence[Place], current: float) -> float:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from mailserver.errors import StoreError
+from mailserver.errors import EarlierVersion, StoreError
 from mailserver.store.sqlite.schema import APPLICATION_ID, NEWEST, SCHEMA_VERSION
-from spark_export.errors import ExportError
+from spark_export.errors import ExportError, MailserverFirst
 from spark_export.places import Place
 
 _SQLITE_HEADER = b"SQLite format 3\x00"
@@ -75,7 +75,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     if version > SCHEMA_VERSION:
         raise ExportError(f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}: use a newer one")
     if version < SCHEMA_VERSION:
-        raise ExportError(
+        raise MailserverFirst(
             f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}: "
             "start this version of the mailserver on it once, which migrates it"
         )
@@ -100,6 +100,8 @@ def translated() -> Iterator[None]:
     """Raise what a database says as ExportError."""
     try:
         yield
+    except EarlierVersion as error:
+        raise MailserverFirst(str(error)) from error
     except StoreError as error:
         raise ExportError(str(error)) from error
 
@@ -107,9 +109,7 @@ def translated() -> Iterator[None]:
 def _describe_file(path: Path) -> Store:
     with connect(path) as connection:
         connection.execute("BEGIN")  # one snapshot for all of it
-        identity = connection.execute("SELECT id FROM identity").fetchone()
-        if identity is None:
-            raise ExportError(f"{path} is a backup: start the mailserver on it once, which gives it an identity")
+        identity = _identity(connection, path)
         days = connection.execute(
             "SELECT day, envelopes, bytes, first_seq, last_seq FROM reception_days ORDER BY day"
         ).fetchall()
@@ -118,7 +118,29 @@ def _describe_file(path: Path) -> Store:
         )
         ((newest,),) = connection.execute(NEWEST)
         connection.execute("COMMIT")
-    return Store(path, identity[0], tuple(StoreDay(*day) for day in days), topics, newest)
+    return Store(path, identity, tuple(StoreDay(*day) for day in days), topics, newest)
+
+
+def _identity(connection: sqlite3.Connection, path: Path) -> str:
+    row = connection.execute("SELECT id FROM identity").fetchone()
+    if row is None:
+        raise MailserverFirst(f"{path} is a backup: start the mailserver on it once, which gives it an identity")
+    return str(row[0])
+
+
+def check_mailserver_was_first(place: Place) -> None:
+    """Make sure that the mailserver was started on a store, if it has to be before a run can read it.
+
+    Raises:
+        MailserverFirst: it was not.
+        ExportError: the store cannot be read.
+    """
+    if isinstance(place, Path):
+        with connect(place) as connection:
+            _identity(connection, place)
+    else:
+        with translated(), place.connected():
+            place.check_version()
 
 
 def check_network_topic(places: Iterable[Place], network_topic: str) -> None:

@@ -1,4 +1,5 @@
-"""`spark-export schedule` and `nightly` for a store in PostgreSQL, without Spark: what is asked of the database."""
+"""`spark-export schedule` and `nightly`, without Spark: what is asked of a store in PostgreSQL, and of one that
+waits for its mailserver."""
 
 import asyncio
 import contextlib
@@ -10,14 +11,17 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from mailserver.archive.days import day_of
 from mailserver.handoff.last_run import ArchivedDay, Compaction
 from mailserver.handoff.last_upkeep import Task, Upkeep
 from mailserver.store.postgres.job import StoreDatabase
+from mailserver.store.postgres.schema import SCHEMA_TABLE
 from mailserver.store.postgres.store import open_store
-from tests.spark_export.samples import DAY_S, envelope
+from mailserver.store.sqlite.schema import SCHEMA_VERSION
+from tests.spark_export.samples import DAY_S, change, envelope, put
 from tests.spark_export.test_schedule import nightly_of
 from tests.store.postgres.server import new_schema, shared_server
 from tests.waiting import DEADLINE_S, wait_until
@@ -62,9 +66,9 @@ def database(empty: StoreDatabase) -> StoreDatabase:
 
 
 @contextlib.contextmanager
-def scheduled(database: StoreDatabase, ran: Path) -> Iterator[subprocess.Popen[str]]:
+def scheduled(store: str, ran: Path) -> Iterator[subprocess.Popen[str]]:
     """`spark-export schedule`, for runs of which none comes due in the next hours."""
-    command = ["schedule", "--store", database.url, "--archive", str(ran.with_name("archive"))]
+    command = ["schedule", "--store", store, "--archive", str(ran.with_name("archive"))]
     in_the_night = (datetime.now(UTC) + timedelta(hours=12)).hour
     expressions = [f"--{name}schedule=17 {in_the_night} * * *" for name in ("", "merge-", "verify-")]
     with (ran.with_name("log")).open("w") as log:
@@ -92,7 +96,7 @@ def commands(ran: Path) -> list[str]:
 
 
 def test_schedule_makes_up_for_a_missed_run_and_ends_by_sigterm(database: StoreDatabase, ran: Path) -> None:
-    with scheduled(database, ran) as process:
+    with scheduled(database.url, ran) as process:
         wait_until(lambda: "schedule waiting command=verify" in log_of(ran) or process.poll() is not None)
         process.send_signal(signal.SIGTERM)
         exit_code = process.wait(DEADLINE_S)
@@ -104,7 +108,7 @@ def test_schedule_makes_up_for_a_missed_run_and_ends_by_sigterm(database: StoreD
 
 
 def test_schedule_of_a_database_without_a_store_waits_for_one(empty: StoreDatabase, ran: Path) -> None:
-    with scheduled(empty, ran) as process:
+    with scheduled(empty.url, ran) as process:
         wait_until(lambda: "schedule started command=verify" in log_of(ran) or process.poll() is not None)
         process.send_signal(signal.SIGTERM)
         exit_code = process.wait(DEADLINE_S)
@@ -112,6 +116,70 @@ def test_schedule_of_a_database_without_a_store_waits_for_one(empty: StoreDataba
     assert (exit_code, commands(ran)) == (0, [])
     assert "no store yet" in log_of(ran)
     assert "WARNING" not in log_of(ran)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (f"PRAGMA user_version = {SCHEMA_VERSION - 1}", f"PRAGMA user_version = {SCHEMA_VERSION}"),
+        ("DELETE FROM identity", "INSERT INTO identity (id) VALUES ('new')"),
+    ],
+    ids=["an earlier version", "a backup"],
+)
+def test_schedule_waits_until_the_mailserver_was_started_on_a_file(
+    tmp_path: Path, ran: Path, before: str, after: str
+) -> None:
+    file = put(tmp_path / "mailserver.db", [envelope(1, received=(day_of(int(time.time())) - 3) * DAY_S)])
+    change(file, before)
+
+    with scheduled(str(file), ran) as process:
+        wait_until(lambda: "schedule waits for the mailserver" in log_of(ran) or process.poll() is not None)
+        assert commands(ran) == []
+        change(file, after)
+        wait_until(lambda: "schedule waiting command=verify" in log_of(ran) or process.poll() is not None)
+
+    assert commands(ran) == ["compact"]
+    assert log_of(ran).count("schedule waits for the mailserver") == 1
+    assert "WARNING" not in log_of(ran)
+
+
+def test_schedule_waits_until_the_mailserver_has_migrated_a_database(database: StoreDatabase, ran: Path) -> None:
+    migrate(database, -1)
+
+    with scheduled(database.url, ran) as process:
+        wait_until(lambda: "schedule waits for the mailserver" in log_of(ran) or process.poll() is not None)
+        assert commands(ran) == []
+        migrate(database, +1)
+        wait_until(lambda: "schedule waiting command=verify" in log_of(ran) or process.poll() is not None)
+
+    assert commands(ran) == ["compact"]
+    assert "WARNING" not in log_of(ran)
+
+
+def migrate(database: StoreDatabase, by: int) -> None:
+    """Have a store be of an earlier version, or of ours again."""
+
+    async def change_version() -> None:
+        connection = await asyncpg.connect(database.url)
+        try:
+            await connection.execute(f"UPDATE {SCHEMA_TABLE} SET version = version + $1", by)
+        finally:
+            await connection.close()
+
+    asyncio.run(change_version())
+
+
+def test_schedule_that_waits_for_the_mailserver_ends_by_sigterm(tmp_path: Path, ran: Path) -> None:
+    file = put(tmp_path / "mailserver.db", [envelope(1)])
+    change(file, f"PRAGMA user_version = {SCHEMA_VERSION - 1}")
+
+    with scheduled(str(file), ran) as process:
+        wait_until(lambda: "schedule waits for the mailserver" in log_of(ran) or process.poll() is not None)
+        process.send_signal(signal.SIGTERM)
+        exit_code = process.wait(DEADLINE_S)
+
+    assert (exit_code, commands(ran)) == (0, [])
+    assert "Traceback" not in log_of(ran)
 
 
 def test_night_merges_and_verifies_where_that_is_due(

@@ -5,7 +5,7 @@ import secrets
 
 import asyncpg
 
-from mailserver.errors import StoreError
+from mailserver.errors import EarlierVersion, StoreError
 from mailserver.store.postgres.connections import Connection, take_lock
 from mailserver.store.postgres.schema import IDENTITY_BYTES, MIGRATIONS, SCHEMA_TABLE, SCHEMA_VERSION, Lock
 
@@ -72,12 +72,13 @@ def check_known(version: int, where: str) -> None:
     Args:
         where: it is.
     Raises:
-        StoreError: it is of another.
+        EarlierVersion: it is of an earlier one.
+        StoreError: it is of a later one.
     """
     if version > SCHEMA_VERSION:
         raise StoreError(f"{where} has schema version {version}, this program knows {SCHEMA_VERSION}: use a newer one")
     if version < SCHEMA_VERSION:
-        raise StoreError(
+        raise EarlierVersion(
             f"{where} has schema version {version}, this program reads {SCHEMA_VERSION}: "
             "start this version of the mailserver on it once, which migrates it"
         )
