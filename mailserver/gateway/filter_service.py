@@ -5,12 +5,11 @@ has a packet of its own ("Filter-Push").
 """
 
 import asyncio
-from collections.abc import Hashable
-from typing import NamedTuple
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TypeAlias, cast
 
 from mailserver.errors import DecodeError
 from mailserver.gateway.peer import Peer
-from mailserver.gateway.push_streams import Push
 from mailserver.gateway.rates import Rates
 from mailserver.libp2p.peer_id import PeerId
 from mailserver.metrics.gateway import Asked, GatewayMetrics
@@ -28,12 +27,11 @@ from mailserver.waku2.old_filter import FilterRpc, decode_filter_rpc, encode_old
 from mailserver.waku2.protocols import FRAME_BOUNDS, ProtocolId
 from mailserver.waku2.subscriptions import Subscriptions
 
+CLIENTS_AT_ONCE = 50
+"""Whoever pushes may pause after so many clients, so that their sockets get it before all others are served."""
 
-class _Wanted(NamedTuple):
-    """What a push is sent for."""
-
-    subscription: Subscription[PeerId]
-    content_topic: str
+_Wanted: TypeAlias = tuple[Subscription[PeerId], str]
+"""What a push is sent for: a subscription, and the content topic of the message."""
 
 
 class _Frames:
@@ -77,26 +75,43 @@ class FilterService:
         """Whether anybody has subscribed to this topic."""
         return self.subscriptions.is_wanted(self._network_topic, content_topic)
 
-    def push(self, message: bytes, content_topic: str) -> None:
-        """Push a message, in its protobuf form, to all who want it, and read what they get."""
+    def push(self, message: bytes, content_topic: str) -> Iterator[None]:
+        """Push a message, in its protobuf form, to all who want it, and read what they get.
+
+        It stops after each CLIENTS_AT_ONCE of them, and once more at the end. Whoever takes back a subscription
+        meanwhile gets nothing more.
+        """
         frames = _Frames(message, self._network_topic)
-        has_failed = False
-        for subscription in self.subscriptions.matches(self._network_topic, content_topic):
-            connections = self._clients.get(subscription.subscriber)
+        wanting = self.subscriptions.matches(self._network_topic, content_topic)
+        taken_back = self.subscriptions.taken_back
+        for at in range(0, len(wanting), CLIENTS_AT_ONCE):
+            some = wanting[at : at + CLIENTS_AT_ONCE]
+            if self.subscriptions.taken_back != taken_back:
+                some = [each for each in some if each.wants(self._network_topic, content_topic)]
+            self._push_to(some, frames, content_topic)
+            yield
+
+    def _push_to(self, wanting: Sequence[Subscription[PeerId]], frames: _Frames, content_topic: str) -> None:
+        """Push a message for these subscriptions. What is done here for each is done a thousand times for a message."""
+        clients, frame_of, reached = self._clients, frames.of, self.subscriptions.push_reached
+        is_wanted, forgotten = self._is_wanted, self._forgotten
+        pushed = dropped = 0
+        for subscription in wanting:
+            connections = clients.get(subscription.subscriber)
             if not connections:
                 continue
             peer = connections[-1]
             if peer.may_push():  # asked first: for a client that does not read, nothing is even encoded
-                push = Push(frames.of(subscription), _Wanted(subscription, content_topic))
                 protocol = ProtocolId.FILTER_PUSH if subscription.request_id is None else ProtocolId.OLD_FILTER
-                peer.push(protocol, push, self._is_wanted, self._forgotten)
-                self._metrics.pushes.inc()
-                self.subscriptions.push_reached(subscription.subscriber)
+                peer.push(protocol, frame_of(subscription), (subscription, content_topic), is_wanted, forgotten)
+                reached(subscription.subscriber)
+                pushed += 1
             else:
-                self._metrics.dropped_pushes.inc()
                 self.subscriptions.push_failed(subscription.subscriber, _now())
-                has_failed = True
-        if has_failed:
+                dropped += 1
+        self._metrics.pushes.inc(pushed)
+        if dropped:
+            self._metrics.dropped_pushes.inc(dropped)
             self._set_timer()
 
     def on_client(self, peer: Peer) -> None:
@@ -121,14 +136,14 @@ class FilterService:
             self._timer.cancel()
 
     def _is_wanted(self, criterion: Hashable) -> bool:
-        assert isinstance(criterion, _Wanted)
-        return criterion.subscription.wants(self._network_topic, criterion.content_topic)
+        subscription, content_topic = cast(_Wanted, criterion)
+        return subscription.wants(self._network_topic, content_topic)
 
     def _forgotten(self, criterion: Hashable) -> None:
         """A client has reset a push: it does not know of the subscription any more."""
-        assert isinstance(criterion, _Wanted)
-        if criterion.subscription.request_id is None:
-            self.subscriptions.forget(criterion.subscription.subscriber, self._network_topic, criterion.content_topic)
+        subscription, content_topic = cast(_Wanted, criterion)
+        if subscription.request_id is None:
+            self.subscriptions.forget(subscription.subscriber, self._network_topic, content_topic)
 
     def _set_timer(self) -> None:
         due = self.subscriptions.next_timer()

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from mailserver.gateway.answers import Answers
 from mailserver.gateway.pace import Pace
-from mailserver.gateway.push_streams import Push, PushStreams
+from mailserver.gateway.push_streams import PushStreams
 from mailserver.gateway.send_memory import MAX_CLIENT_BYTES, SendMemory
 from mailserver.gateway.transport import Transport
 from mailserver.libp2p.connection import Connection
@@ -113,7 +113,7 @@ class Peer:
         self._is_dirty = False
         self._blocked_since: float | None = None
         self._written_before = 0
-        self._set_timer()
+        self._set_timer(self._loop.time())
 
     @property
     def host(self) -> str:
@@ -224,25 +224,27 @@ class Peer:
 
     def may_push(self) -> bool:
         """Whether a message may be pushed to the client now: it is there, and reads."""
-        return not self.is_gone and self.may_queue()
+        is_idle = not self._is_dirty and self._memory.allows(self._memory.used)  # no more waits than at the last flush
+        return not self.is_gone and (is_idle or self.may_queue())
 
     def push(
         self,
         protocol: str,
-        push: Push,
+        frame: bytes,
+        criterion: Hashable,
         is_wanted: Callable[[Hashable], bool],
         forgotten: Callable[[Hashable], None],
     ) -> None:
         """Push a message to a client to which one `may_push`.
 
         Args:
-            is_wanted, forgotten: see `PushStreams`.
+            frame, criterion: see `PushStreams.push`. is_wanted, forgotten: see `PushStreams`.
         """
         streams = self._pushes.get(protocol)
         if streams is None:
             streams = PushStreams(self.machine, protocol, is_wanted, forgotten, self._push_streams)
             self._pushes[protocol] = streams
-        streams.push(push, self._loop.time(), may_send=not self.transport.is_full)
+        streams.push(frame, criterion, self._loop.time(), may_send=not self.transport.is_full)
         self._mark_dirty()
 
     def close(self) -> None:
@@ -343,28 +345,31 @@ class Peer:
         self._is_dirty = False
         if self.is_gone:
             return
-        if not self.transport.is_full:
+        transport, machine, now = self.transport, self.machine, self._loop.time()
+        if not transport.is_full:
             for streams in self._pushes.values():
-                streams.send_waiting(self._loop.time())
-            if chunks := self.machine.data_to_send():
-                self.transport.write(chunks)
-        queued, now = self.queued_bytes, self._loop.time()
+                if streams.waiting_bytes:
+                    streams.send_waiting(now)
+            if chunks := machine.data_to_send():
+                transport.write(chunks)
+        queued = self.queued_bytes
         if queued == 0:
             self._blocked_since = None
         elif self._blocked_since is None:
             self._blocked_since = now
         self._answers.go_on()
-        self._set_timer()
+        self._set_timer(now)
         self._pace.set_crowded(is_crowded=queued > MAX_UNREAD_BYTES)
-        held = self.transport.held_bytes + self.machine.held_bytes + self._requests_bytes + self._answers.held_bytes
+        held = transport.held_bytes + machine.held_bytes + self._requests_bytes + self._answers.held_bytes
         self._memory.set(queued + held, now)
 
     # Time.
 
-    def _set_timer(self) -> None:
-        now, due = self._loop.time(), self.machine.next_timer()
+    def _set_timer(self, now: float) -> None:
+        due = self.machine.next_timer()
         for streams in self._pushes.values():
-            due = _earlier(due, streams.next_timer(now))
+            if streams.waiting_bytes:
+                due = _earlier(due, streams.next_timer(now))
         if self._blocked_since is not None:
             due = _earlier(due, self._blocked_since + BLOCKED_S)
         if self._timer is not None:

@@ -20,8 +20,8 @@ MAX_STREAMS_AT_ONCE = 64
 """How many streams of one message each may be open: how many messages may be on their way to such a client."""
 
 
-class Push(NamedTuple):
-    """A message to push: its frame as sent, and what it is sent for."""
+class _Waiting(NamedTuple):
+    """A message that waits: its frame as sent, and what it is sent for."""
 
     frame: bytes
     criterion: Hashable
@@ -58,18 +58,19 @@ class PushStreams:
         self._probe_ends = 0.0
         self._one_each = False
         self._single: dict[StreamId, Hashable] = {}  # and the criterion of its message
-        self._waiting: deque[Push] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self.waiting_bytes = 0
 
-    def push(self, push: Push, now: float, *, may_send: bool) -> None:
+    def push(self, frame: bytes, criterion: Hashable, now: float, *, may_send: bool) -> None:
         """Send a message, or have it wait.
 
         Args:
+            frame: as it is sent. criterion: what it is sent for.
             may_send: whether the connection takes more at once.
         """
-        if self._waiting or not may_send or not self._send(push, now):
-            self._waiting.append(push)
-            self.waiting_bytes += len(push.frame)
+        if self._waiting or not may_send or not self._send(frame, criterion, now):
+            self._waiting.append(_Waiting(frame, criterion))
+            self.waiting_bytes += len(frame)
 
     def next_timer(self, now: float) -> float | None:
         """When to call `send_waiting`, if nothing happens before.
@@ -81,7 +82,7 @@ class PushStreams:
 
     def send_waiting(self, now: float) -> None:
         """Send what waits, as far as there are streams for it."""
-        while self._waiting and (not self._is_wanted(self._waiting[0].criterion) or self._send(self._waiting[0], now)):
+        while self._waiting and (not self._is_wanted(self._waiting[0].criterion) or self._send(*self._waiting[0], now)):
             self.waiting_bytes -= len(self._waiting.popleft().frame)
 
     def closed(self, stream: StreamId, now: float) -> None:
@@ -104,21 +105,21 @@ class PushStreams:
         elif stream in self._single:
             self._forgotten(self._single.pop(stream))
 
-    def _send(self, push: Push, now: float) -> bool:
+    def _send(self, frame: bytes, criterion: Hashable, now: float) -> bool:
         machine = self._machine
         if self._kept is not None:
             if now < self._probe_ends or machine.unsent(self._kept):  # what is sent could not be taken back
                 return False
-            machine.send(self._kept, push.frame)
+            machine.send(self._kept, frame)
             return True
         if not machine.may_open or len(self._single) >= MAX_STREAMS_AT_ONCE:
             return False
         stream = machine.open_stream(self._protocol, now)
         self._owners[stream] = self
-        machine.send(stream, push.frame)
+        machine.send(stream, frame)
         if self._one_each:
             machine.close_write(stream)
-            self._single[stream] = push.criterion
+            self._single[stream] = criterion
         else:
-            self._kept, self._first, self._probe_ends = stream, push.criterion, now + PROBE_S
+            self._kept, self._first, self._probe_ends = stream, criterion, now + PROBE_S
         return True

@@ -127,7 +127,7 @@ class Connection:
         """When to call `handle_timer`; None if nothing is waited for."""
         if self._upgrade is not None:
             return self._deadline
-        return next(iter(self._deadlines.values()), None)
+        return next(iter(self._deadlines.values())) if self._deadlines else None
 
     def handle_timer(self, now: float) -> None:
         """End the connection whose upgrade takes too long, or the streams whose negotiation does."""
@@ -155,7 +155,8 @@ class Connection:
 
     def _flush(self, muxer: Muxer) -> None:
         assert self._channel is not None, "a muxer has a channel"
-        self._out += self._channel.seal(muxer.data_to_send())
+        if pieces := muxer.data_to_send():
+            self._out += self._channel.seal(pieces)
 
     @property
     def queued_bytes(self) -> int:

@@ -98,7 +98,7 @@ class Mplex(FramedMuxer[_Stream]):
             raise LocalProtocolError("data for a stream that is closed")
         for at in range(0, len(data), MAX_SENT_BYTES):
             part = data[at : at + MAX_SENT_BYTES]
-            frame = state.header + varint.encode(len(part)) + part
+            frame = b"".join((state.header, varint.encode(len(part)), part))
             self._out.append(frame)
             self._out_bytes += len(frame)
 

@@ -175,6 +175,8 @@ class NoiseChannel:
     def seal(self, pieces: Sequence[bytes]) -> list[bytes]:
         """Seal bytes, given in pieces, in as few messages as can be."""
         plaintext = b"".join(pieces)
+        if 0 < len(plaintext) <= MAX_PLAINTEXT_BYTES:  # as most: a push, which is sealed for each of a thousand clients
+            return [_framed(self._egress.seal(plaintext))]
         return [
             _framed(self._egress.seal(plaintext[at : at + MAX_PLAINTEXT_BYTES]))
             for at in range(0, len(plaintext), MAX_PLAINTEXT_BYTES)

@@ -39,9 +39,11 @@ class CipherState:
         Raises:
             LocalProtocolError: as many messages were sealed as there are numbers.
         """
-        if self._nonce > LAST_NONCE:
+        nonce = self._nonce
+        if nonce > LAST_NONCE:
             raise LocalProtocolError("nonces are used up")
-        return self._aead.encrypt(self._next_nonce(), plaintext, authdata)
+        self._nonce = nonce + 1
+        return self._aead.encrypt(_NONCE_PREFIX + nonce.to_bytes(8, "little"), plaintext, authdata)
 
     def open(self, ciphertext: bytes, authdata: bytes = b"") -> bytes:
         """Return the plaintext.
@@ -49,17 +51,14 @@ class CipherState:
         Raises:
             Libp2pFault: it is not what the other side sealed as the next message, or there are no more numbers.
         """
-        if self._nonce > LAST_NONCE:
+        nonce = self._nonce
+        if nonce > LAST_NONCE:
             raise Libp2pFault(Cause.NONCES_USED_UP)
+        self._nonce = nonce + 1
         try:
-            return self._aead.decrypt(self._next_nonce(), ciphertext, authdata)
+            return self._aead.decrypt(_NONCE_PREFIX + nonce.to_bytes(8, "little"), ciphertext, authdata)
         except InvalidTag as error:
             raise Libp2pFault(Cause.UNDECRYPTABLE) from error
-
-    def _next_nonce(self) -> bytes:
-        nonce = self._nonce
-        self._nonce = nonce + 1
-        return _NONCE_PREFIX + nonce.to_bytes(8, "little")
 
 
 class _Token(Enum):

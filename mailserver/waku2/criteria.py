@@ -73,6 +73,8 @@ class CriteriaIndex(Generic[S]):
     def __init__(self) -> None:
         self._entries: dict[Criterion, _Entry[S]] = {}
         self._wide = 0  # how many of them have ANY in them
+        self.taken_back = 0
+        """How often a subscription has come to want less."""
         self.memory_bytes = 0
         """About what all this takes."""
 
@@ -96,6 +98,7 @@ class CriteriaIndex(Generic[S]):
 
     def remove(self, subscription: Subscription[S], criterion: Criterion) -> None:
         """Remove a criterion that the subscription has."""
+        self.taken_back += 1
         entry = self._entries[criterion]
         del entry.subscriptions[subscription]
         subscription.criteria.remove(criterion)
@@ -107,6 +110,7 @@ class CriteriaIndex(Generic[S]):
 
     def exclude(self, subscription: Subscription[S], criterion: Criterion) -> None:
         """Take something away of what the subscription has."""
+        self.taken_back += 1
         if criterion not in subscription.excluded:
             subscription.excluded.add(criterion)
             self.memory_bytes += _own_bytes(criterion)

@@ -116,6 +116,11 @@ class Subscriptions(Generic[S]):
         """About what the criteria take."""
         return self._index.memory_bytes
 
+    @property
+    def taken_back(self) -> int:
+        """How often a subscription has come to want less. As long as this is the same, `matches` stays true."""
+        return self._index.taken_back
+
     def matches(self, pubsub_topic: str, content_topic: str) -> list[Subscription[S]]:
         """The subscriptions that want a message of these topics. It takes as long as the answer is."""
         return self._index.matches(pubsub_topic, content_topic)
@@ -274,7 +279,8 @@ class Subscriptions(Generic[S]):
 
     def push_reached(self, subscriber: S) -> None:
         """A push did."""
-        self._failing.pop(subscriber, None)
+        if self._failing:
+            self._failing.pop(subscriber, None)
 
     def next_timer(self) -> float | None:
         """When to call `expire`; None: there is nothing to wait for."""

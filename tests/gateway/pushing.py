@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Hashable
 
 from mailserver.gateway.peer import MAX_UNREAD_BYTES
-from mailserver.gateway.push_streams import Push
 from mailserver.waku2.filter_packets import encode_message_push
 from mailserver.waku2.frames import encode_frame
 from mailserver.waku2.protocols import ProtocolId
@@ -29,7 +28,7 @@ class Pushed:
             return False
         frame = encode_frame(encode_message_push(message(number, size).encode(), PUBSUB_TOPIC))
         self.peer.push(
-            ProtocolId.FILTER_PUSH, Push(frame, number), lambda each: each not in self.unwanted, self.forgotten.append
+            ProtocolId.FILTER_PUSH, frame, number, lambda each: each not in self.unwanted, self.forgotten.append
         )
         return True
 

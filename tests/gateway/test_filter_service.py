@@ -121,6 +121,27 @@ async def test_message_is_pushed_to_each_client_that_wants_it(gateway: Gateway) 
         assert await hear(one, 1) == await hear(two, 1) == data(1)
 
 
+@pytest.mark.parametrize("kind", [UNSUBSCRIBE, UNSUBSCRIBE_ALL])
+async def test_who_unsubscribes_while_others_are_pushed_to_gets_nothing(
+    gateway: Gateway, kind: FilterSubscribeType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filter_service_module, "CLIENTS_AT_ONCE", 1)
+    async with gateway.client("a") as one, gateway.client("b") as two, gateway.client("c") as three:
+        for client in (one, two, three):
+            await ask(client, SUBSCRIBE, NEWS_TOPIC, SPORT_TOPIC)
+        pushing = gateway.filters.push(mapped(make_envelope(1)).encode(), NEWS_TOPIC)
+        next(pushing)
+        assert await hear(one, 1) == data(1)
+        await ask(two, kind, *([NEWS_TOPIC] if kind is UNSUBSCRIBE else []))
+        await ask(two, SUBSCRIBE, SPORT_TOPIC)
+
+        assert len([*pushing]) == 2
+        await gateway.accept(make_envelope(2, topic=SPORT))
+
+        assert await hear(two, 1) == [make_envelope(2, topic=SPORT).data]
+        assert await hear(three, 2) == await hear(one, 2) == [*data(1), make_envelope(2, topic=SPORT).data]
+
+
 async def test_client_that_does_not_know_of_its_subscription_gets_nothing_more(gateway: Gateway) -> None:
     async with gateway.client() as client:
         client.resets_pushes = True

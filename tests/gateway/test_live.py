@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mailserver.gateway import filter_service
 from mailserver.gateway import live as live_module
 from mailserver.gateway.index import message_store
 from mailserver.gateway.index.message_store import News
@@ -159,6 +160,29 @@ async def test_pushing_that_takes_long_lets_others_go_on(gateway: Gateway, monke
         watching.cancel()
 
     assert seen >= set(range(1, 20))
+
+
+async def test_message_that_many_want_lets_others_go_on(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "MAX_PUSHING_S", 0.0)
+    monkeypatch.setattr(filter_service, "CLIENTS_AT_ONCE", 1)
+    seen = set()
+
+    async def watch() -> None:
+        while True:
+            seen.add(gateway.scraped("gateway_pushes_total"))
+            await asyncio.sleep(0)
+
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(gateway.client(name)) for name in "abc"]
+        for client in clients:
+            await client.subscribe(TOPIC, NEWS_TOPIC)
+        watching = asyncio.create_task(watch())
+        await gateway.accept(make_envelope(1))
+        for client in clients:
+            await hear(client, 1)
+        watching.cancel()
+
+    assert seen == {0, 1, 2, 3}
 
 
 async def test_index_that_fails_ends_nothing_and_its_messages_are_pushed_later(

@@ -4,7 +4,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from mailserver.gateway.push_streams import MAX_STREAMS_AT_ONCE, PROBE_S, Push, PushStreams
+from mailserver.gateway.push_streams import MAX_STREAMS_AT_ONCE, PROBE_S, PushStreams
 from mailserver.libp2p import mplex, yamux
 from mailserver.libp2p.connection import NEGOTIATION_TIMEOUT_S
 from mailserver.libp2p.events import ProtocolRefused, StreamFailed, StreamOpened
@@ -37,7 +37,7 @@ class Pushing:
 
     def push(self, *frames: bytes, may_send: bool = True) -> None:
         for frame in frames:
-            self.streams.push(Push(frame, frame), self.now, may_send=may_send)
+            self.streams.push(frame, frame, self.now, may_send=may_send)
 
     def after(self, seconds: float) -> None:
         """Let time pass; what waits may go."""
