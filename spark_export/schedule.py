@@ -4,12 +4,13 @@ Each run is a child process: a JVM that dies, or is killed for its memory, does 
 memory is given back. Runs are made one after another: what is due at the same time, or comes due while another
 run is at work, waits for it. The locks on stores and archive keep out runs that others start.
 
-Stores are asked in a thread: to ask a database takes an event loop of its own (`mailserver.store.postgres.job`). A
-signal that comes meanwhile stops the schedule once it has answered.
+Stores are asked in threads: to ask a database takes an event loop of its own (`mailserver.store.postgres.job`), and it
+may take minutes to answer. A signal that comes meanwhile stops the schedule at once; the thread ends with the process.
 """
 
 import argparse
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import os
@@ -17,11 +18,13 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from mailserver.archive.days import utc_text
 from mailserver.community.owner.folders import owned
@@ -64,6 +67,12 @@ _KILLED = 128
 _COMPACT = "compact"
 _SECONDS_PER_HOUR = 3600
 
+T = TypeVar("T")
+
+
+class _Stopped(Exception):
+    """A signal has come while a store was asked."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -104,12 +113,14 @@ def schedule(arguments: argparse.Namespace) -> int:
 
     async def until_stopped(stores: Sequence[Place]) -> int:
         stop = _stop_signals()
-        await _until_mailserver_was_first(stores, stop)
-        current = time.time()
-        since = await asyncio.to_thread(waiting, stores, current)
-        compaction = Job(_run(_COMPACT, arguments, COMPACT_OPTIONS), arguments.schedule, since)
-        upkeep = await asyncio.to_thread(_upkeep, arguments, stores, current)
-        await run_by([compaction, *_of_communities(arguments, arguments.schedule, since), *upkeep], stop)
+        with contextlib.suppress(_Stopped):
+            await _until_mailserver_was_first(stores, stop)
+            current = time.time()
+            since = await _asked(partial(waiting, stores, current), stop)
+            compaction = Job(_run(_COMPACT, arguments, COMPACT_OPTIONS), arguments.schedule, since)
+            upkeep = await _asked(partial(_upkeep, arguments, stores, current), stop)
+            await run_by([compaction, *_of_communities(arguments, arguments.schedule, since), *upkeep], stop)
+        log.info("schedule stopped")
         return 0
 
     return asyncio.run(until_stopped(places_of(arguments.store)))
@@ -122,11 +133,12 @@ def nightly(arguments: argparse.Namespace) -> int:
     async def once(stores: Sequence[Place]) -> int:
         stop, current = _stop_signals(), time.time()
         exit_code = await run_once(_run(_COMPACT, arguments, COMPACT_OPTIONS), stop)
-        upkeep = await asyncio.to_thread(_upkeep, arguments, stores, current)
-        due = [job for job in upkeep if job.is_due(current)]
-        for job in (*_of_communities(arguments, str(SCHEDULE.default), current), *due):
-            if not stop.is_set() and await asyncio.to_thread(job.has_work) and not stop.is_set():
-                exit_code = await run_once(job.run, stop) or exit_code
+        with contextlib.suppress(_Stopped):
+            upkeep = await _asked(partial(_upkeep, arguments, stores, current), stop)
+            due = [job for job in upkeep if job.is_due(current)]
+            for job in (*_of_communities(arguments, str(SCHEDULE.default), current), *due):
+                if await _asked(job.has_work, stop):
+                    exit_code = await run_once(job.run, stop) or exit_code
         return exit_code
 
     return asyncio.run(once(places_of(arguments.store)))
@@ -188,9 +200,12 @@ async def _until_mailserver_was_first(stores: Sequence[Place], stop: asyncio.Eve
 
     After an upgrade, or where a backup was restored, both start at one moment. It would not be known since when a run
     is due, or that run would fail.
+
+    Raises:
+        _Stopped: `stop` is set.
     """
     told = ""
-    while not stop.is_set() and (cause := await asyncio.to_thread(_what_waits_for_mailserver, stores)):
+    while cause := await _asked(partial(_what_waits_for_mailserver, stores), stop):
         if cause != told:
             log.info("schedule waits for the mailserver cause=%r", cause)
             told = cause
@@ -246,21 +261,25 @@ async def run_by(jobs: Sequence[Job], stop: asyncio.Event, clock: Callable[[], f
     for job in jobs:
         upcoming = utc_text(next_due(job.expression, clock()))
         log.info("schedule started command=%s schedule=%r next=%s", job.run.name, job.expression, upcoming)
-    while not stop.is_set():
-        if await _run_what_is_due(jobs, stop, clock):
-            for job in jobs:
-                upcoming = utc_text(next_due(job.expression, clock()))
-                log.info("schedule waiting command=%s next=%s", job.run.name, upcoming)
-            continue
-        current = clock()
-        soonest = min(next_due(job.expression, current) for job in jobs)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), min(MAX_SLEEP_S, soonest - current))
-    log.info("schedule stopped")
+    with contextlib.suppress(_Stopped):
+        while not stop.is_set():
+            if await _run_what_is_due(jobs, stop, clock):
+                for job in jobs:
+                    upcoming = utc_text(next_due(job.expression, clock()))
+                    log.info("schedule waiting command=%s next=%s", job.run.name, upcoming)
+                continue
+            current = clock()
+            soonest = min(next_due(job.expression, current) for job in jobs)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), min(MAX_SLEEP_S, soonest - current))
 
 
 async def _run_what_is_due(jobs: Sequence[Job], stop: asyncio.Event, clock: Callable[[], float]) -> bool:
-    """Make a run of each job that is due, in their order; return whether there was one."""
+    """Make a run of each job that is due, in their order; return whether there was one.
+
+    Raises:
+        _Stopped: `stop` is set.
+    """
     has_run = False
     for job in jobs:
         current = clock()
@@ -268,10 +287,37 @@ async def _run_what_is_due(jobs: Sequence[Job], stop: asyncio.Event, clock: Call
         # comes to some times again: the run that is made then finds nothing to do.
         is_due = job.is_due(current) or (job.has_failed and has_run)
         job.since = current
-        if is_due and not stop.is_set() and await asyncio.to_thread(job.has_work) and not stop.is_set():
+        if is_due and await _asked(job.has_work, stop):
             job.has_failed = await run_once(job.run, stop) != 0
             has_run = True
     return has_run
+
+
+async def _asked(ask: Callable[[], T], stop: asyncio.Event) -> T:
+    """What stores say, who are asked in a thread. An executor's would be waited for before the process can end.
+
+    Raises:
+        _Stopped: `stop` is set, or was before there was an answer. Nobody waits for it then.
+    """
+    answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+    answer.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception as error:  # noqa: BLE001 - whoever waits for the answer gets it
+            answer.set_exception(error)
+
+    answered, stopped = asyncio.wrap_future(answer), asyncio.create_task(stop.wait())
+    either: set[asyncio.Future[Any]] = {answered, stopped}
+    if not stop.is_set():
+        threading.Thread(target=run, name="store", daemon=True).start()
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if stop.is_set():
+        answered.cancel()
+        raise _Stopped
+    return await answered
 
 
 async def run_once(run: Run, stop: asyncio.Event) -> int:

@@ -238,10 +238,19 @@ async def test_stop_while_a_store_is_asked_begins_no_run(tmp_path: Path, stop: a
     await until(asked.is_set)
 
     stop.set()
+    await asyncio.wait_for(task, DEADLINE_S)  # though there is no answer yet
     may_answer.set()
-    await asyncio.wait_for(task, DEADLINE_S)
 
     assert lines(tmp_path / "runs") == 0
+
+
+async def test_what_goes_wrong_while_a_store_is_asked_is_not_lost(tmp_path: Path, stop: asyncio.Event) -> None:
+    def has_work() -> bool:
+        raise LookupError("a bug")
+
+    job = Job(writes(tmp_path / "runs"), NIGHTLY, TONIGHT - DAY_S, has_work)
+    with pytest.raises(LookupError, match="a bug"):
+        await run_by([job], stop, Clock(TONIGHT + 60))
 
 
 async def test_job_that_fails_is_run_again_after_the_next_run_of_one_before_it(

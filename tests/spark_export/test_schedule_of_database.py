@@ -24,7 +24,7 @@ from mailserver.store.sqlite.schema import SCHEMA_VERSION
 from tests.spark_export.samples import DAY_S, change, envelope, put
 from tests.spark_export.test_schedule import nightly_of
 from tests.store.postgres.server import new_schema, shared_server
-from tests.waiting import DEADLINE_S, wait_until
+from tests.waiting import DEADLINE_S, until, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -105,6 +105,33 @@ def test_schedule_makes_up_for_a_missed_run_and_ends_by_sigterm(database: StoreD
     assert "Traceback" not in log_of(ran)
     assert "WARNING" not in log_of(ran)
     assert all(database.read_upkeep(task) is not None for task in (Task.MERGE, Task.VERIFY))
+
+
+def test_schedule_ends_by_sigterm_though_a_database_does_not_answer(database: StoreDatabase, ran: Path) -> None:
+    server = shared_server()
+    schema = database.url.rpartition("search_path=")[2]
+    waiting = (
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = (SELECT oid FROM pg_class "
+        f"WHERE relname = 'records' AND relnamespace = '{schema}'::regnamespace)"
+    )
+
+    async def run() -> int:
+        holder = await asyncpg.connect(database.url)
+        with scheduled(database.url, ran) as process:
+            async with holder.transaction():
+                await holder.execute("LOCK TABLE records")
+                await until(lambda: server.sql(waiting) == "1")
+                process.send_signal(signal.SIGTERM)
+                exit_code = await asyncio.to_thread(process.wait, DEADLINE_S)
+        await holder.close()
+        return exit_code
+
+    exit_code = asyncio.run(run())
+
+    assert (exit_code, commands(ran)) == (0, [])
+    assert log_of(ran).splitlines()[-1].endswith("schedule stopped")
+    assert "last run unknown" not in log_of(ran)  # it would say so once it had waited for the lock
+    assert "Traceback" not in log_of(ran)
 
 
 def test_schedule_of_a_database_without_a_store_waits_for_one(empty: StoreDatabase, ran: Path) -> None:
