@@ -41,9 +41,15 @@ there a little later, when the disk has taken it."""
 LOOK_S = 0.25
 """How often it is looked at meanwhile."""
 
+MARK_S = 15.0
+"""How often it is noted where the store ends, so that a look need not begin far below what may still be fresh."""
+
+AHEAD_S = 60
+"""How far the clocks of those who made an envelope, and of the mailserver that accepted it, may be ahead of ours."""
+
 MAX_MISSED = 65_536
-"""How far back it is looked through: some 2 s of work, in threads, `message_store.MAX_NEWS` at a time. After each of
-these others get their turn: the loop itself has up to 2 ms to do with them, and then pushes in slices."""
+"""How far back it is looked through at most: some 2 s of work, in threads, `message_store.MAX_NEWS` at a time. After
+each of these others get their turn: the loop itself has up to 2 ms to do with them, and then pushes in slices."""
 
 PUSHED_AT_ONCE = 50
 """How many of the missed are pushed before sockets get their turn: more might not fit into what may wait for one."""
@@ -107,6 +113,7 @@ class Live:
         self._identity = ""  # of the store
         self._after = BEFORE_ALL  # the place in it behind which the next look begins
         self._last = BEFORE_ALL  # where it ended at the last look
+        self._ends: deque[tuple[float, Arrival]] = deque()  # when it was known to end where: MARK_S apart, oldest first
         self._goal: Arrival | None = None  # where it ended when the time was over: so far it is looked through
         self._turn = asyncio.Lock()  # whoever pushes has it, so that messages stay in order
         self._owes = asyncio.Event()  # whether the store is to be looked at
@@ -122,13 +129,14 @@ class Live:
         If there is no store yet, all that it will have is news.
         """
         with contextlib.suppress(StoreError):
-            self._after = (await self._news(BEFORE_ALL)).last
+            self._after = await self._end()
 
     async def run(self) -> None:
         """Push what is live until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._read_feed(), name="live feed")
             tasks.create_task(self._read_store(), name="live store")
+            tasks.create_task(self._note_ends(), name="live ends")
 
     async def _read_feed(self) -> None:
         while True:
@@ -219,7 +227,7 @@ class Live:
             is_to_known: whether to go no farther than to the last that has come from the feed.
         """
         try:
-            news = await self._news(self._after, is_to_known=is_to_known)
+            news = await self._news(max(self._after, self._not_fresh()), is_to_known=is_to_known)
             earliest = Arrival(news.last - MAX_MISSED)
             if news.end < earliest:
                 news = await self._news(earliest, is_to_known=is_to_known)
@@ -243,14 +251,43 @@ class Live:
             await self._push(missed[at : at + PUSHED_AT_ONCE])
             await asyncio.sleep(0)
 
+    async def _note_ends(self) -> None:
+        """Note from time to time where the store ends, until cancelled."""
+        now = asyncio.get_running_loop().time
+        while True:
+            with contextlib.suppress(StoreError):  # then a look begins farther back
+                began = now()
+                self._ends.append((began, await self._end()))
+                self._not_fresh()  # which forgets what is too old to be of use
+            await asyncio.sleep(MARK_S)
+
+    def _not_fresh(self) -> Arrival:
+        """A place up to which nothing in the store is fresh any more, since it was there long ago."""
+        long_ago = asyncio.get_running_loop().time() - FRESH_S - AHEAD_S
+        while len(self._ends) > 1 and self._ends[1][0] <= long_ago:
+            self._ends.popleft()
+        return self._ends[0][1] if self._ends and self._ends[0][0] <= long_ago else BEFORE_ALL
+
+    async def _end(self) -> Arrival:
+        """Where the store ends."""
+        try:
+            return await self._messages.end(of=self._identity)
+        except OtherStore as other:
+            self._follow(other)
+            return await self._messages.end(of=self._identity)
+
+    def _follow(self, other: OtherStore) -> None:
+        self._identity = other.identity
+        self._after = BEFORE_ALL
+        self._ends.clear()
+
     async def _news(self, after: Arrival, *, is_to_known: bool = False) -> News:
         """What has arrived after a place; from the beginning, if the store is another by now."""
         try:
             return await self._messages.news(after, of=self._identity, known=self._known.all, is_to_known=is_to_known)
         except OtherStore as other:
-            self._identity = other.identity
-            self._after = BEFORE_ALL
-            return await self._messages.news(BEFORE_ALL, of=other.identity)
+            self._follow(other)
+            return await self._messages.news(BEFORE_ALL, of=self._identity)
 
     async def _push(self, messages: Sequence[EncodedMessage | None]) -> None:
         """Push those that were not pushed yet. Whoever calls this has the turn."""

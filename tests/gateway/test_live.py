@@ -283,6 +283,36 @@ async def test_no_more_is_looked_through_than_a_bound(tmp_path: Path, monkeypatc
         assert (await hear(client, 4))[1:] == [each.data for each in envelopes(3, 17)]
 
 
+async def test_what_arrived_long_ago_is_not_looked_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else live messages would wait for it, the longer the feed had not left anything out."""
+    for name, seconds in (("FRESH_S", 0), ("AHEAD_S", 0), ("MARK_S", 0.01), ("LOOK_S", 0.01), ("SETTLE_S", 0.0)):
+        monkeypatch.setattr(live_module, name, seconds)
+    async with running_gateway(tmp_path) as gateway, subscriber(gateway) as client:
+        await looked_at()  # the store, as after each new connection to the daemon
+        await gateway.accept(*envelopes(20))
+        await hear(client, 20)
+        ends: list[Arrival] = []
+        end_of_store, is_noted = gateway.messages.end, asyncio.Event()
+
+        async def end(*, of: str) -> Arrival:
+            if ends:
+                is_noted.set()
+                await asyncio.Event().wait()  # no later one is noted
+            ends.append(await end_of_store(of=of))
+            return ends[-1]
+
+        monkeypatch.setattr(gateway.messages, "end", end)
+        await is_noted.wait()
+        found = news_of(gateway, monkeypatch)
+        async with feed_cut(gateway):
+            await gateway.accept(make_envelope(20))
+
+        assert (await hear(client, 21))[20:] == [make_envelope(20).data]
+
+    assert ends == [Arrival(20)]
+    assert sum(len(news.messages) for _, news in found) == 1
+
+
 async def test_what_was_pushed_is_remembered_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "LOOK_S", 1000.0)
     monkeypatch.setattr(live_module, "MAX_PUSHED", 2)

@@ -34,7 +34,7 @@ from mailserver.ids.waku_message import MessageHash, WakuMessage
 from mailserver.store.arrivals import ArrivalLog, Arrived
 from mailserver.store.engine import work
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, always
-from mailserver.store.message_ids import Arrival
+from mailserver.store.message_ids import BEFORE_ALL, Arrival
 from mailserver.waku.envelope import Envelope, EnvelopeHash, Fields
 from mailserver.waku2.store_rules import StoreQuery
 
@@ -146,6 +146,16 @@ class MessageStore:
         )
         messages, envelopes, end = await self._database.read(maps, work.STATEMENT + CHECK * MAX_NEWS)
         return News(messages, envelopes, end or after, arrived.last, end == arrived.end < arrived.last)
+
+    async def end(self, *, of: str) -> Arrival:
+        """The last place in the store.
+
+        Args:
+            of: as of `news`.
+        Raises:
+            OtherStore: the store is another.
+        """
+        return (await self._sources.arrivals.after(BEFORE_ALL, 0, of=of)).last
 
     async def keep_original(self, envelope: Envelope, message: WakuMessage) -> None:
         """Keep what a message says beyond the envelope that was made of it. It is on disk when this returns.
