@@ -19,6 +19,7 @@ import aiosqlite
 
 from mailserver.errors import StoreError
 from mailserver.files import sync_folder, write_new
+from mailserver.store.sqlite.continuity import count_transaction
 from mailserver.store.sqlite.damage import explain, look_at_files
 from mailserver.store.sqlite.schema import (
     APPLICATION_ID,
@@ -259,3 +260,13 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:
             execute("ROLLBACK")
         raise
+
+
+@contextlib.contextmanager
+def counted_transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """A `transaction` of a store, which counts if it changes anything (`store.sqlite.continuity`)."""
+    with transaction(connection):
+        before = connection.total_changes
+        yield
+        if connection.total_changes > before:
+            count_transaction(connection)

@@ -1,8 +1,8 @@
 """What is wrong with the files of a store, found before SQLite opens them for writing, which would change them.
 
 SQLite takes an empty file for a new database and deletes its log, drops what follows a damaged frame of the log, writes
-another store's log into this one, and accepts a file that is too short. Here, each of these ends in one line for the
-operator.
+another store's log into this one, or that of a later state of it, and accepts a file that is too short. Here, each of
+these ends in one line for the operator.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from mailserver.errors import StoreError
+from mailserver.store.sqlite.continuity import is_log_later
 from mailserver.store.sqlite.schema import IDENTITY_BYTES, PAGE_BYTES
 from mailserver.store.sqlite.wal import Log, has_content, read_log, wal_file
 
@@ -62,7 +63,7 @@ def look_at_files(path: Path) -> bytes | None:
     """Check that the file and its log are whole; return how the file begins, None if there is none.
 
     Raises:
-        StoreError: it is not a database, it is cut off, or its log is damaged or another store's.
+        StoreError: it is not a database, it is cut off, or its log is damaged, another store's, or a later state's.
         OSError: it cannot be read.
     """
     log_path = wal_file(path)
@@ -87,10 +88,19 @@ def look_at_files(path: Path) -> bytes | None:
             f"the log {log_path} belongs to another store than {path}: nothing was changed; move the log away, or put "
             "back the store that it belongs to"
         )
+    if log is not None and is_log_later(path, log):
+        raise StoreError(
+            f"{log_is_later(path)}: nothing was changed; put back the file that it belongs to, or move it away"
+        )
     missing = missing_pages(path, header, log)
     if missing:
         raise StoreError(f"{path} is damaged: {missing}; {LOOK}")
     return header
+
+
+def log_is_later(path: Path) -> str:
+    """What `is_log_later` means, in words."""
+    return f"the log {wal_file(path)} belongs to a later state of {path}, of which an older copy was put back"
 
 
 def missing_pages(path: Path, header: bytes, log: Log | None) -> str:

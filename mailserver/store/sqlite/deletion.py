@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from mailserver.handoff.archived import Mark
 from mailserver.store.interface import Deleted
 from mailserver.store.retention import BATCH_BYTES, BATCH_ROWS, Surplus
-from mailserver.store.sqlite.connections import pragma, transaction
+from mailserver.store.sqlite.connections import counted_transaction, pragma
 from mailserver.store.sqlite.id_index import forget_doomed
 from mailserver.units import SECONDS_PER_DAY
 
@@ -101,7 +101,7 @@ def delete_batch(
     """
     execute = connection.execute
     execute(_MAKE_DOOMED)
-    with transaction(connection):
+    with counted_transaction(connection):
         for day, first_seq in execute(_CANDIDATES, ((surplus.before - 1) // SECONDS_PER_DAY,)).fetchall():
             last_seq = _MAX_SEQ if archived is None else archived.get(day, 0)
             if last_seq < first_seq:

@@ -33,7 +33,7 @@ from mailserver.store.engine.id_sums import (
     sums_of,
 )
 from mailserver.store.engine.keys import pieces
-from mailserver.store.sqlite.connections import transaction
+from mailserver.store.sqlite.connections import counted_transaction
 from mailserver.store.sqlite.packing import numbers, packed_bytes, packed_numbers
 
 log = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ def advance(connection: sqlite3.Connection, network_topic: str) -> int:
     state = execute(_STATE).fetchone()
     if state is not None and state[0] == network_topic and state[1] >= state[2]:
         return 0
-    with transaction(connection):
+    with counted_transaction(connection):
         if state is None or state[0] != network_topic:
             if state is None or state[0]:
                 _begin_anew(execute)
@@ -219,7 +219,7 @@ def give_up(connection: sqlite3.Connection, until_seq: int) -> None:
     If it does not go as far now, others have said so before.
     """
     execute = connection.execute
-    with transaction(connection):
+    with counted_transaction(connection):
         state = execute(_STATE).fetchone()
         if state is not None and state[0] and state[1] >= until_seq:
             log.warning("index of message ids is damaged, indexing the store anew until_seq=%d", state[1])

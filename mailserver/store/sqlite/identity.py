@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from mailserver.errors import StoreError
 from mailserver.handoff.archived import ArchivedError
-from mailserver.store.sqlite.connections import transaction
+from mailserver.store.sqlite.connections import counted_transaction
 from mailserver.store.sqlite.damage import explain
 from mailserver.store.sqlite.handoff import adopt_archived, read_archived
 from mailserver.store.sqlite.schema import IDENTITY_BYTES, MISSED_UNTIL, NEWEST
@@ -72,7 +72,7 @@ def _forget(connection: sqlite3.Connection, path: Path, newest: int, known: Know
     if seen <= newest and not was_noticed:
         return False
     log.error("store went back in time seen=%d found=%d was=%s", seen, newest, identity)
-    with transaction(connection):
+    with counted_transaction(connection):
         connection.execute("DELETE FROM identity")
     return True
 
@@ -98,7 +98,7 @@ def _identify(connection: sqlite3.Connection, path: Path, newest: int) -> str:
     except ArchivedError as error:  # pruning then waits for the next run of the compaction
         log.warning("record of the compaction not adopted error=%r", str(error))
     _write_back(connection)
-    with transaction(connection):
+    with counted_transaction(connection):
         connection.execute("INSERT INTO identity VALUES (?)", (identity,))
         # What was received after that moment may be in the archive, and is not here.
         connection.execute(f"UPDATE removed SET until = max(until, {MISSED_UNTIL})")

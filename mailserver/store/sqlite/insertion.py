@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from mailserver.store.interface import NewEnvelope
-from mailserver.store.sqlite.connections import transaction
+from mailserver.store.sqlite.connections import counted_transaction
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 
 _ROW_COUNTS = (100, 10, 1)
@@ -65,7 +65,7 @@ def insert_group(connection: sqlite3.Connection, envelopes: Sequence[NewEnvelope
     """
     execute = connection.execute
     newest = None
-    with transaction(connection):
+    with counted_transaction(connection):
         ((last_seq,),) = execute("SELECT coalesce(max(seq), 0) FROM envelopes").fetchall()
         at = 0
         for count in _ROW_COUNTS:

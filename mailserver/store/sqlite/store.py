@@ -19,7 +19,7 @@ from mailserver.store.interface import (
 from mailserver.store.message_ids import OtherNetworkTopic
 from mailserver.store.others import Others
 from mailserver.store.retention import Surplus
-from mailserver.store.sqlite.connections import open_writer, transaction
+from mailserver.store.sqlite.connections import counted_transaction, open_writer
 from mailserver.store.sqlite.damage import explain
 from mailserver.store.sqlite.deletion import delete_batch, give_back_pages
 from mailserver.store.sqlite.failures import StoreFailures
@@ -222,7 +222,7 @@ def _removed(connection: sqlite3.Connection) -> tuple[int, int]:
 
 def _note_pruned(connection: sqlite3.Connection, until: int, removing: Callable[[int, int], None]) -> None:
     sql = "UPDATE removed SET until = max(until, ?), pruned = max(pruned, ?) RETURNING until, pruned"
-    with transaction(connection):
+    with counted_transaction(connection):
         ((removed, pruned),) = connection.execute(sql, (until, until)).fetchall()
         removing(removed, pruned)
 
@@ -241,7 +241,7 @@ def _write_back(connection: sqlite3.Connection) -> None:
 
 
 def _touch(connection: sqlite3.Connection) -> None:
-    with transaction(connection):
+    with counted_transaction(connection):
         # A real change: SQLite does not write a page that stays as it is. It also puts the identity into every log,
         # which `store.sqlite.damage` looks for.
         connection.execute("UPDATE identity SET rowid = rowid % 2 + 1")

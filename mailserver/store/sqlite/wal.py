@@ -50,14 +50,16 @@ class Log:
     """What a log holds.
 
     `frames`: how many frames SQLite uses; `offsets`: for each page in them, where in the file its latest image begins;
-    `page_count`: the database's size in pages after them. `damage`: why committed transactions after these are lost, in
-    words; "" if none are. `left`: like `offsets`, for frames that SQLite does not use although each is whole.
+    `firsts`: its image of the first transaction that has it; `page_count`: the database's size in pages after them.
+    `damage`: why committed transactions after these are lost, in words; "" if none are. `left`: like `offsets`, for
+    frames that SQLite does not use although each is whole.
     """
 
     page_bytes: int
     frames: int = 0
     page_count: int = 0
     offsets: dict[int, int] = field(default_factory=dict)
+    firsts: dict[int, int] = field(default_factory=dict)
     damage: str = ""
     left: dict[int, int] = field(default_factory=dict)
 
@@ -164,6 +166,8 @@ def _read(file: BinaryIO, store: Path, default_page_bytes: int) -> Log | None:
             if frame.commit:
                 log.frames, log.page_count = frame.number, frame.commit
                 log.offsets.update(pending)
+                for page, at in pending.items():
+                    log.firsts.setdefault(page, at)
                 pending.clear()
             continue
         if reading:

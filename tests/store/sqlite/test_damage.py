@@ -114,6 +114,29 @@ def test_log_that_was_left_beside_a_backup_is_refused(killed: Path, tmp_path: Pa
     assert "belongs to another store" in refusal(backup)
 
 
+@pytest.mark.parametrize("between", [1, 100])
+def test_log_of_a_later_state_is_refused(tmp_path: Path, between: int) -> None:
+    """An older copy of the file was put back, and the log left: it has none of what came in between."""
+    path, old = tmp_path / "running" / STORE_FILE, tmp_path / "old" / STORE_FILE
+
+    async def use() -> Path:
+        for first in (0, 50):
+            async with open_store(path) as store:
+                await fill(store, make_envelopes(50 if not first else between, first=first))
+            if not first:
+                shutil.copy(path, old)
+        async with open_store(path) as store:
+            await fill(store, make_envelopes(5, first=1000))
+            return copy_as_on_disk(path, tmp_path / "killed")
+
+    path.parent.mkdir()
+    old.parent.mkdir()
+    killed = asyncio.run(use())
+    shutil.copy(wal_file(killed), wal_file(old))
+
+    assert "belongs to a later state of" in refusal(old)
+
+
 @pytest.mark.parametrize("is_torn", [False, True])
 def test_backup_that_was_started_and_killed_is_opened(tmp_path: Path, *, is_torn: bool) -> None:
     """`is_torn`: by a power cut, which left half of the page with the identity that was on its way from the log."""

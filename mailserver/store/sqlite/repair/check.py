@@ -20,7 +20,8 @@ from mailserver.errors import DecodeError, StoreError
 from mailserver.handoff.archived import ArchivedError
 from mailserver.handoff.last_run import CompactionRecordError
 from mailserver.store.engine.row_check import decode_and_compare
-from mailserver.store.sqlite.damage import HEADER_BYTES, SQLITE_MAGIC, missing_pages
+from mailserver.store.sqlite.continuity import is_log_later
+from mailserver.store.sqlite.damage import HEADER_BYTES, SQLITE_MAGIC, log_is_later, missing_pages
 from mailserver.store.sqlite.handoff import read_archived, read_compaction
 from mailserver.store.sqlite.read_only import open_read_only
 from mailserver.store.sqlite.repair.count_check import CountCheck
@@ -121,6 +122,8 @@ def _look_at_files(path: Path, report: CheckReport) -> None:
     log = read_log(path, PAGE_BYTES)
     if log is not None and log.damage:
         report.add(Kind.LOG, f"{wal_file(path)}: {log.damage}")
+    if log is not None and is_log_later(path, log):
+        report.add(Kind.LOG, log_is_later(path))
     with path.open("rb") as file:
         header = file.read(HEADER_BYTES)
     missing = missing_pages(path, header, log) if header.startswith(SQLITE_MAGIC) else ""

@@ -12,19 +12,15 @@ from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
 from mailserver.store.sqlite.damage import HEADER_BYTES, SQLITE_MAGIC
+from mailserver.store.sqlite.leaves import BadRow, cells, column_bytes, column_value, varint
 from mailserver.store.sqlite.schema import PAGE_BYTES
 from mailserver.store.sqlite.wal import PAGE_SIZES, Log
 
-TABLE_LEAF = 0x0D
 _LOCKS_AT = 2**30  # bytes from the beginning
-_LEAF_HEADER_BYTES = 8
-_MIN_CELL_BYTES = 4
 _COLUMNS = 6
 
 MAX_ROW_BYTES = 4 * 1024 * 1024
 """No row is longer, because an envelope fits into a packet of 1.5 MiB."""
-
-MAX_VARINT_BYTES = 9
 
 MAX_SHOWN_BYTES = 1024
 """How much is kept of something that is not a row: its length is not known."""
@@ -43,10 +39,6 @@ class Unreadable(NamedTuple):
     page: int
     why: str
     content: bytes
-
-
-class _Bad(Exception):
-    """A row is not as SQLite writes it; `str()` says why."""
 
 
 @dataclass(slots=True)
@@ -126,11 +118,6 @@ def _find_free(pages: Pages) -> None:
         return
 
 
-def is_leaf(content: bytes) -> bool:
-    """Whether a page says that it is a leaf of a table."""
-    return content[:1] == bytes([TABLE_LEAF])
-
-
 def is_known(page: int, content: bytes) -> bool:
     """Whether a page may be one of a tree."""
     kind = content[HEADER_BYTES : HEADER_BYTES + 1] if page == 1 else content[:1]
@@ -139,11 +126,11 @@ def is_known(page: int, content: bytes) -> bool:
 
 def first_seq(content: bytes) -> int:
     """The lowest row number in a leaf, by which leaves are ordered; 0 if it has no row."""
-    for at in _cells(content):
+    for at in cells(content):
         try:
-            _, start = _varint(content, at)
-            return _varint(content, start)[0]
-        except _Bad:
+            _, start = varint(content, at)
+            return varint(content, start)[0]
+        except BadRow:
             continue
     return 0
 
@@ -152,11 +139,11 @@ def rows_of(pages: Pages, page: int, content: bytes) -> list[Row | Unreadable]:
     """The rows of a leaf, if it is one of `envelopes`, else nothing. Also notes where they overflow."""
     found: list[Row | Unreadable] = []
     others = []
-    for at in _cells(content):
+    for at in cells(content):
         piece = content[at : at + MAX_SHOWN_BYTES]
         try:
             row = _row(pages, content, at)
-        except _Bad as error:
+        except BadRow as error:
             found.append(Unreadable(page, str(error), piece))
             continue
         if row is None:
@@ -168,36 +155,28 @@ def rows_of(pages: Pages, page: int, content: bytes) -> list[Row | Unreadable]:
     return [] if others else found
 
 
-def _cells(content: bytes) -> list[int]:
-    """Where the cells of a leaf begin, according to the leaf, which may be wrong."""
-    count = int.from_bytes(content[3:5], "big")
-    count = min(count, len(content) // _MIN_CELL_BYTES)
-    places = content[_LEAF_HEADER_BYTES : _LEAF_HEADER_BYTES + 2 * count]
-    return [int.from_bytes(places[at : at + 2], "big") for at in range(0, len(places) - 1, 2)]
-
-
 def _row(pages: Pages, content: bytes, at: int) -> Row | None:
     """One row; None if it belongs to another table."""
-    length, at = _varint(content, at)
-    seq, at = _varint(content, at)
+    length, at = varint(content, at)
+    seq, at = varint(content, at)
     if length > MAX_ROW_BYTES:
-        raise _Bad(f"a row of {length} bytes")
-    header_bytes, _ = _varint(content, at)
+        raise BadRow(f"a row of {length} bytes")
+    header_bytes, _ = varint(content, at)
     if header_bytes > length or at + header_bytes > len(content):
-        raise _Bad("its header is longer than the row")
-    kinds, place = [], _varint(content, at)[1]
+        raise BadRow("its header is longer than the row")
+    kinds, place = [], varint(content, at)[1]
     while place < at + header_bytes:
-        kind, place = _varint(content, place)
+        kind, place = varint(content, place)
         kinds.append(kind)
     if len(kinds) != _COLUMNS or kinds[0] != 0:
         return None
     payload = _payload(pages, content, at, length)
     values, start = [], header_bytes
     for kind in kinds:
-        size = _size(kind)
+        size = column_bytes(kind)
         if start + size > length:
-            raise _Bad("its columns are longer than the row")
-        values.append(_value(kind, payload[start : start + size]))
+            raise BadRow("its columns are longer than the row")
+        values.append(column_value(kind, payload[start : start + size]))
         start += size
     return Row(seq, tuple(values[1:]))
 
@@ -208,7 +187,7 @@ def _payload(pages: Pages, content: bytes, at: int, length: int) -> bytes:
     most = usable - 35
     if length <= most:
         if at + length > len(content):
-            raise _Bad("it does not end in its page")
+            raise BadRow("it does not end in its page")
         return content[at : at + length]
     least = (usable - 12) * 32 // 255 - 23
     local = least + (length - least) % (usable - 4)
@@ -217,42 +196,15 @@ def _payload(pages: Pages, content: bytes, at: int, length: int) -> bytes:
     page = int.from_bytes(content[at + local : at + local + 4], "big")
     while left:
         if not 1 < page <= pages.count:
-            raise _Bad(f"it goes on in page {page}, which is not there")
+            raise BadRow(f"it goes on in page {page}, which is not there")
         try:
             more = pages.read(page)
         except OSError as error:
-            raise _Bad(f"page {page}: {error.strerror}") from error
+            raise BadRow(f"page {page}: {error.strerror}") from error
         pages.overflow[page] = 1
         parts.append(more[4 : 4 + min(left, usable - 4)])
         if not parts[-1]:
-            raise _Bad(f"page {page} is cut off")
+            raise BadRow(f"page {page} is cut off")
         left -= len(parts[-1])
         page = int.from_bytes(more[:4], "big")
     return b"".join(parts)
-
-
-def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """A number of one to nine bytes, and where it ends."""
-    value = 0
-    for n, byte in enumerate(content[at : at + MAX_VARINT_BYTES]):
-        if n == MAX_VARINT_BYTES - 1:
-            return value << 8 | byte, at + n + 1
-        value = value << 7 | byte & 0x7F
-        if byte < 0x80:
-            return value, at + n + 1
-    raise _Bad("a number does not end")
-
-
-def _size(kind: int) -> int:
-    """How many bytes a column takes."""
-    if kind >= 12:
-        return (kind - 12) // 2
-    return (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0)[kind]
-
-
-def _value(kind: int, content: bytes) -> object:
-    if kind >= 12:
-        return content if kind % 2 == 0 else content.decode(errors="replace")
-    if kind in (8, 9):
-        return kind - 8
-    return int.from_bytes(content, "big", signed=True) if 1 <= kind <= 6 else None

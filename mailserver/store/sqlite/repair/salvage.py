@@ -25,8 +25,9 @@ from mailserver.store.engine.verified import verified
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.damage import HEADER_BYTES, SQLITE_MAGIC
 from mailserver.store.sqlite.handoff import archived_file, read_archived, write_archived
+from mailserver.store.sqlite.leaves import is_leaf
 from mailserver.store.sqlite.read_only import open_read_only
-from mailserver.store.sqlite.repair.page_reader import Pages, Row, first_seq, is_known, is_leaf, open_pages, rows_of
+from mailserver.store.sqlite.repair.page_reader import Pages, Row, first_seq, is_known, open_pages, rows_of
 from mailserver.store.sqlite.repair.report import Show
 from mailserver.store.sqlite.schema import APPLICATION_ID, PAGE_BYTES, SCHEMA_VERSION
 from mailserver.store.sqlite.store import open_store

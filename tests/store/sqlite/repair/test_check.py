@@ -497,3 +497,18 @@ async def test_damage_of_the_log_is_named(tmp_path: Path) -> None:
     assert report.found.keys() == {Kind.LOG}
     assert "is damaged at frame 1, and committed transactions follow" in texts(report, Kind.LOG)
     assert "waku-mailserver salvage" in Kind.LOG.value
+
+
+async def test_log_of_a_later_state_is_named(tmp_path: Path) -> None:
+    """Nothing else that is looked for may show it."""
+    path = tmp_path / STORE_FILE
+    copies = []
+    for first in (0, 20, 40):
+        async with open_store(path) as store:
+            await fill(store, make_envelopes(20, first=first))
+            copies.append(copy_as_on_disk(path, tmp_path / f"killed-{first}"))
+    wal_file(copies[2]).rename(wal_file(copies[1]))
+
+    report = check(copies[1])
+
+    assert "belongs to a later state of" in texts(report, Kind.LOG)
