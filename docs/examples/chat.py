@@ -69,6 +69,8 @@ async def follow(client: MailClient, chat: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (3, 4):
+        sys.exit(__doc__)
     try:
         asyncio.run(main(*sys.argv[1:]))
     except MailserverError as error:

@@ -44,7 +44,9 @@ async def main(node: str, chat: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     try:
-        asyncio.run(main(*sys.argv[1:3]))
+        asyncio.run(main(*sys.argv[1:]))
     except MailserverError as error:
         sys.exit(str(error))

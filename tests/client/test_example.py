@@ -18,6 +18,22 @@ PROGRAM = (sys.executable, str(EXAMPLES / "chat.py"))
 IDS_PROGRAM = (sys.executable, str(EXAMPLES / "ids.py"))
 
 
+@pytest.mark.parametrize("program", [PROGRAM, IDS_PROGRAM], ids=["chat", "ids"])
+def test_example_without_its_arguments_says_how_it_is_used(program: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [*program, "enode://"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"python docs/examples/{Path(program[1]).name} ENODE CHAT" in done.stderr
+
+
 class Follower:
     """The example as it follows a chat. Made by `following`."""
 
