@@ -242,7 +242,9 @@ def read_enode(data_dir: Path) -> Enode:
         return Enode.parse(path.read_text(encoding="ascii"))
     except FileNotFoundError as error:
         raise StartupError(f"no enode at {path}: no mailserver has been started with this data directory") from error
-    except (OSError, ValueError, DecodeError) as error:
+    except OSError as error:
+        raise StartupError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, DecodeError) as error:
         raise StartupError(f"cannot read {path}: {error}") from error
 
 
