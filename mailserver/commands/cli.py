@@ -200,6 +200,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"waku-mailserver {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=CommandParser)
     for name, module, help_text, description in COMMANDS:
-        told = description or f"{help_text.capitalize()}."
+        told = description or f"{help_text[0].upper()}{help_text[1:]}."
         commands.add_parser(name, module=module, help=help_text, description=told)
     return parser

@@ -20,5 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=argparse.ArgumentParser)
     for name, add_arguments, help_text, description in COMMANDS:
         add_arguments(
-            commands.add_parser(name, help=help_text, description=description or f"{help_text.capitalize()}.")
+            commands.add_parser(
+                name, help=help_text, description=description or f"{help_text[0].upper()}{help_text[1:]}."
+            )
         )

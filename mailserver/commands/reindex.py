@@ -10,7 +10,7 @@ from mailserver.commands.output import counted
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import Bar, progress_bar
 from mailserver.data_dir.folder import locked
-from mailserver.data_dir.own_store import open_own_store
+from mailserver.data_dir.own_store import check_there_is_one, open_own_store
 from mailserver.store.message_ids import NotIndexedYet
 
 POLL_S = 0.2
@@ -27,6 +27,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _reindex(arguments: argparse.Namespace) -> None:
     config = config_of(arguments)
     set_up_logging("warning")
+    if not config.store:
+        check_there_is_one(config.data_dir)
     with locked(config.data_dir), progress_bar() as bar:
         envelopes = asyncio.run(_index(config, bar))
     if arguments.json:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mailserver.data_dir.folder import ENODE_FILE
-from mailserver.errors import StartupError
+from mailserver.errors import StartupError, StoreError
 from mailserver.files import write_atomically
 from mailserver.handoff.json_records import count_of, field_of, read_record
 from mailserver.store.arrivals import ArrivalLog
@@ -181,6 +181,19 @@ async def _open_in_database(
 def _signs(data_dir: Path) -> list[str]:
     """What says that there was a store. Earlier versions did not write the record, but always the enode."""
     return [str(data_dir / name) for name in (RECORD_FILE, ENODE_FILE) if (data_dir / name).exists()]
+
+
+def check_there_is_one(data_dir: Path) -> None:
+    """Check that the file of a store is there, for a command that should not make one.
+
+    Raises:
+        StartupError: there was a store, and it is gone.
+        StoreError: there is none.
+    """
+    _check_it_is_left(data_dir)
+    store = data_dir / STORE_FILE
+    if not store.exists():
+        raise StoreError(f"cannot open the store {store}: there is none")
 
 
 def _check_it_is_left(data_dir: Path) -> None:

@@ -46,7 +46,10 @@ async def salvage_data_dir(data_dir: Path, destination: Path, show: Show) -> Sal
 
 @contextlib.contextmanager
 def _unused(data_dir: Path) -> Iterator[None]:
-    """Keep a mailserver from starting on a data directory; nothing is written there."""
+    """Keep a mailserver from starting on a data directory, which has a store; nothing is written there."""
+    store = data_dir / STORE_FILE
+    if not store.exists():
+        raise StoreError(f"cannot open the store {store}: there is none")
     with kept_unused(data_dir) as holder:
         if holder is not None:
             raise StartupError(f"the mailserver (pid {holder}) uses {data_dir}: stop it first")

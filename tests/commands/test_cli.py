@@ -632,3 +632,31 @@ def test_command_loads_nothing_of_what_serves(arguments: list[str]) -> None:
     serving = {"aiohttp", "mailserver.app.daemon", "mailserver.app.communities", "mailserver.catchup.catchup"}
     serving |= {"mailserver.live.intake", "mailserver.monitoring.state"}
     assert loaded & serving == set()
+
+
+# Places without a store
+
+
+@pytest.mark.parametrize(
+    "command", [["reindex"], ["check"], ["stats"], ["backup", "copy"], ["salvage", "copy"]], ids=lambda words: words[0]
+)
+@pytest.mark.parametrize("folder", ["", "data"], ids=["no folder", "an empty folder"])
+def test_command_on_a_store_makes_none_where_there_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], folder: str
+) -> None:
+    (tmp_path / folder).mkdir(exist_ok=True)
+
+    code = main([*command, "--data-dir", "data"])
+
+    assert code == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "waku-mailserver: cannot open the store data/mailserver.db: there is none"
+    ]
+    assert [name.name for name in tmp_path.rglob("*")] == ([folder] if folder else [])
+
+
+def test_description_of_a_command_keeps_its_capitals(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["enode", "--help"])
+
+    assert "Print the enode URL of the mailserver." in capsys.readouterr().out
