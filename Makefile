@@ -164,7 +164,7 @@ clean: ## remove what was installed, and every cache
 
 help: ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do \
-		printf 'make %-8s %s\n' "$$target" "$$text"; done
+		printf 'make %-9s %s\n' "$$target" "$$text"; done
 	@echo 'PYTHON=... names another Python than python3, 3.11 or newer; it has a .venv of its own.'
 
 # The versions of .venv and of its Python. Where they differ, .venv is made anew.
