@@ -46,7 +46,7 @@ from mailserver.torrents.info import TorrentInfo
 from mailserver.torrents.magnet import MagnetLink
 from mailserver.torrents.making import make_torrent
 from mailserver.torrents.settings import TorrentSettings
-from spark_export.communities import CommunitiesConfig, make_archives
+from spark_export.communities import CommunitiesRun, make_archives
 from spark_export.community_plan import SETTLE_S
 from spark_export.session import spark_session
 
@@ -249,8 +249,8 @@ def _make(folder: Path, spec: CommunitySpec, end: int) -> MakingRun:
     )
 
 
-def _config(data_dir: Path) -> CommunitiesConfig:
-    return CommunitiesConfig(data_dir / COMMUNITIES_FOLDER, (data_dir / STORE_FILE,))
+def _config(data_dir: Path) -> CommunitiesRun:
+    return CommunitiesRun(data_dir / COMMUNITIES_FOLDER, (data_dir / STORE_FILE,))
 
 
 if __name__ == "__main__":

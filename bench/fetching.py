@@ -16,7 +16,7 @@ from bench.daemon import Daemon, cpu_s
 from bench.results import FetchRun
 from bench.store import FilledStore
 from mailserver.catchup.catchup import Catchup
-from mailserver.catchup.progress import State
+from mailserver.catchup.progress import SourceState
 from mailserver.catchup.settings import CatchupSettings
 from mailserver.client.id_client import IdClient
 from mailserver.client.mail_client import connect
@@ -99,6 +99,6 @@ async def _catch_up(folder: Path, enode: Enode, store: FilledStore, password: st
         (progress,) = catchup.snapshot()
         catchup.stop()
         await running
-        if progress.state is not State.DONE:
+        if progress.state is not SourceState.DONE:
             raise FetchFailed(f"{progress.state.value}: {progress.problem}")
         return (await own.stats()).envelopes

@@ -15,7 +15,7 @@ from mailserver.libp2p import mplex, yamux
 from mailserver.libp2p.connection import Connection
 from mailserver.libp2p.events import Closed, Event, ProtocolRefused, Secured, StreamFailed, StreamOpened
 from mailserver.libp2p.identity import IdentityKey
-from mailserver.libp2p.multiaddr import Multiaddr, Part
+from mailserver.libp2p.multiaddr import AddressProtocol, Multiaddr
 from mailserver.libp2p.noise import NoiseKeys
 from mailserver.libp2p.streams import DataReceived, StreamId, StreamReset
 from mailserver.waku2.codes import FilterStatus
@@ -187,7 +187,7 @@ async def connect(
         OSError: it cannot be reached.
     """
     parsed = Multiaddr.parse(address)
-    host, port = parsed.value(Part.IP4) or "", int(parsed.value(Part.TCP) or 0)
+    host, port = parsed.value(AddressProtocol.IP4) or "", int(parsed.value(AddressProtocol.TCP) or 0)
     loop = asyncio.get_running_loop()
     keys = _new_keys(muxer)
     try:

@@ -13,7 +13,7 @@ from bench.results import Sync, SyncRun
 from bench.store import FilledStore, copied
 from mailserver.reconcile.sides import Differences
 from mailserver.store.interface import NewEnvelope
-from mailserver.store.message_ids import MessageIds, NotIndexedYet, Scope, StoreWithIds
+from mailserver.store.message_ids import ComparedScope, MessageIds, NotIndexedYet, StoreWithIds
 from mailserver.store.sqlite.reading import read_stats
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
@@ -52,7 +52,7 @@ async def _measure(
     rng = random.Random(envelopes)
     span_s = store.days * _DAY_S
     missed_s = max(1, span_s * GAP // envelopes)
-    scope = Scope(store.end - span_s - 1, store.end + missed_s)
+    scope = ComparedScope(store.end - span_s - 1, store.end + missed_s)
     missed = _new(GAP, topics, scope.upper, missed_s, rng)
     scattered = _new(SCATTERED, topics, scope.upper, span_s, rng)
     async with open_store(ours) as one, open_store(theirs) as other:
@@ -71,7 +71,7 @@ def _new(count: int, topics: Topics, end: int, span_s: int, rng: random.Random) 
     return [row for rows in history(count, topics, end=end, span_s=span_s, rng=rng) for row in rows]
 
 
-async def _until_indexed(ids: MessageIds, scope: Scope) -> None:
+async def _until_indexed(ids: MessageIds, scope: ComparedScope) -> None:
     """Wait until all that was stored is indexed."""
     while True:
         try:
@@ -83,7 +83,7 @@ async def _until_indexed(ids: MessageIds, scope: Scope) -> None:
 
 
 async def _compare(
-    one: StoreWithIds, other: StoreWithIds, scope: Scope, runs: int, *, have: int, need: int
+    one: StoreWithIds, other: StoreWithIds, scope: ComparedScope, runs: int, *, have: int, need: int
 ) -> tuple[SyncRun, ...]:
     """Compare all that both have, so many times, once what is new is indexed."""
     for each in (one, other):
@@ -97,7 +97,7 @@ async def _compare(
     return tuple(done)
 
 
-async def _run(one: MessageIds, other: MessageIds, scope: Scope) -> tuple[SyncRun, tuple[int, int]]:
+async def _run(one: MessageIds, other: MessageIds, scope: ComparedScope) -> tuple[SyncRun, tuple[int, int]]:
     have, need = set[bytes](), set[bytes]()
 
     def learn(found: Differences) -> None:

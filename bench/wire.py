@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason
 from mailserver.net.sessions import WAKU, Code, random_entropy, random_key, session_config
-from mailserver.rlpx.events import Closed, MessageReceived, Opened
+from mailserver.rlpx.events import MessageReceived, SessionClosed, SessionOpened
 from mailserver.rlpx.framing import FrameDecoder
 from mailserver.rlpx.moves import SessionState
 from mailserver.rlpx.session import Session
@@ -126,10 +126,10 @@ class Wire(asyncio.Protocol):
                     self._ready.set_result(PeerSettings().updated(StatusOptions.decode(payload)))
                 case MessageReceived(code=code, payload=payload):
                     self.on_packet(code, payload)
-                case Opened():
+                case SessionOpened():
                     if self._session.state is SessionState.OPEN:  # it may have said goodbye in the same breath
                         self.send(PacketCode.STATUS, self._status.encode())
-                case Closed(reason=reason, cause=cause):
+                case SessionClosed(reason=reason, cause=cause):
                     self._lose(ConnectionLost(reason, cause))
         self.flush()
 

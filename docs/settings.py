@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mailserver.app.communities_config import COMMUNITIES
-from mailserver.app.config_sources import MAILSERVER, Sources, variable_of
+from mailserver.app.config_sources import MAILSERVER, ConfigSources, variable_of
 from mailserver.app.gateway_config import GATEWAY
 from mailserver.units import number_text
 from spark_export.options import LAST_OPTIONS, SCHEDULE_OPTIONS
@@ -76,7 +76,7 @@ def _row(setting: Field[Any]) -> str:
     return f"| `--{setting.name.replace('_', '-')}`{mark} | {default} | {setting.metadata['help']} |"
 
 
-def settings_table(sources: Sources[Any]) -> str:
+def settings_table(sources: ConfigSources[Any]) -> str:
     """Return a Markdown table of every setting of a program."""
     rows = "\n".join(map(_row, sources.settings))
     return f"| flag | default | meaning |\n| --- | --- | --- |\n{rows}\n"
@@ -89,7 +89,7 @@ def _example(variable: str, help_text: str, default: str) -> str:
     return "\n".join([*lines, f"# {variable}={default}"])
 
 
-def _settings_examples(sources: Sources[Any]) -> Iterator[str]:
+def _settings_examples(sources: ConfigSources[Any]) -> Iterator[str]:
     for setting in sources.settings:
         variable = variable_of(setting, sources.prefix)
         if variable.startswith(sources.prefix) and variable not in SET_BY_COMPOSE:
@@ -112,7 +112,7 @@ def _compaction_examples() -> Iterator[str]:
             yield _example(variable, words, "false" if option.switch else option.default or "")
 
 
-def settings_examples(sources: Sources[Any]) -> str:
+def settings_examples(sources: ConfigSources[Any]) -> str:
     """Return the part of .env.example with the settings of a program."""
     return "".join(f"\n{example}\n" for example in _settings_examples(sources))
 

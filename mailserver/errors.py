@@ -93,7 +93,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
             IndexGone                [archive.reading.indexed] it is missing, perhaps because its period was replaced
         ArchiveBusy              [archive.errors] a run is changing it: look again soon
         RecordDamaged            [archive.errors] a record of it cannot be read: the compaction repairs it
-        Unreadable               [archive.errors] a file of it is there, and its bytes cannot be read
+        ArchiveFileUnreadable    [archive.errors] a file of it is there, and its bytes cannot be read
       CompactionRunning        [handoff.archived] another run has the store: do not start
       CatchupError             [catchup.ledger] what sources owe us cannot be read or written: exit code 1
         TooManySources           [catchup.catchup] no room for one more source: it is not asked

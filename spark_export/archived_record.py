@@ -15,10 +15,10 @@ from mailserver.handoff.archived import Archived
 from mailserver.handoff.last_run import ArchivedDay
 from spark_export.errors import ArchiveGone, ExportError
 from spark_export.incidents import Incidents
-from spark_export.places import Place, read_archived, read_compaction, write_archived
+from spark_export.places import StorePlace, read_archived, read_compaction, write_archived
 from spark_export.plan import newest_known, was_put_back
 from spark_export.publishing import WritableArchive
-from spark_export.store import Store, translated
+from spark_export.store import StoreSnapshot, translated
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class LastFound:
 
 
 def hand_over(
-    stores: Sequence[Store],
+    stores: Sequence[StoreSnapshot],
     records: Mapping[str, PeriodRecord],
     archive: str,
     now: float,
@@ -67,7 +67,7 @@ def hand_over(
         _write(store.place, Archived(store.id, archive, int(now), archived, put_back.get(store.id, 0)))
 
 
-def has_record(store: Place) -> bool:
+def has_record(store: StorePlace) -> bool:
     """Whether there is a record beside a store, readable or not, of this archive or of another."""
     try:
         return read_archived(store) is not None
@@ -75,7 +75,7 @@ def has_record(store: Place) -> bool:
         return True
 
 
-def keep_numbers_apart(stores: Sequence[Store], records: Mapping[str, PeriodRecord]) -> dict[str, int]:
+def keep_numbers_apart(stores: Sequence[StoreSnapshot], records: Mapping[str, PeriodRecord]) -> dict[str, int]:
     """Have no store give a number again that the archive knows as another row's, as one that was put back to an earlier
     moment would.
 
@@ -101,7 +101,7 @@ def keep_numbers_apart(stores: Sequence[Store], records: Mapping[str, PeriodReco
     return put_back
 
 
-def _noticed_before(store: Store) -> int:
+def _noticed_before(store: StoreSnapshot) -> int:
     """What an earlier run has said of a store that was put back, and that has gone on since; 0 if it was not."""
     try:
         archived = read_archived(store.place)
@@ -110,7 +110,7 @@ def _noticed_before(store: Store) -> int:
     return archived.went_back_from if archived is not None and archived.store_id == store.id else 0
 
 
-def withdraw(stores: Sequence[Place], records: Mapping[str, PeriodRecord], archive: str) -> None:
+def withdraw(stores: Sequence[StorePlace], records: Mapping[str, PeriodRecord], archive: str) -> None:
     """Remove from the record beside each store the rows that the archive's own records no longer cover.
 
     A daemon that cannot see the archive deletes by that record alone. Nothing is added to it: only a compaction does
@@ -143,7 +143,7 @@ def withdraw(stores: Sequence[Place], records: Mapping[str, PeriodRecord], archi
             _write(store, replace(archived, days=days))
 
 
-def check_archive_is_there(archive: WritableArchive, stores: Sequence[Store], now: float) -> None:
+def check_archive_is_there(archive: WritableArchive, stores: Sequence[StoreSnapshot], now: float) -> None:
     """Make sure that an empty folder is not the place of an archive whose disk is not mounted.
 
     If the record beside a store names days of an archive that is empty, it no longer names them afterwards. Nor does it
@@ -181,7 +181,7 @@ def check_archive_is_there(archive: WritableArchive, stores: Sequence[Store], no
         )
 
 
-def last_found(archive: WritableArchive, stores: Sequence[Store]) -> list[LastFound]:
+def last_found(archive: WritableArchive, stores: Sequence[StoreSnapshot]) -> list[LastFound]:
     """What is written beside the stores about this archive."""
     found = []
     for store in stores:
@@ -199,7 +199,7 @@ def last_found(archive: WritableArchive, stores: Sequence[Store]) -> list[LastFo
     return found
 
 
-def _write(store: Place, archived: Archived) -> None:
+def _write(store: StorePlace, archived: Archived) -> None:
     try:
         write_archived(store, archived)
     except StoreError as error:

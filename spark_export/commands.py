@@ -27,7 +27,7 @@ from mailserver.handoff.last_run import EXIT_DAMAGED
 from mailserver.handoff.last_upkeep import Task
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.acknowledgement import acknowledge
-from spark_export.communities import CommunitiesConfig, make_archives
+from spark_export.communities import CommunitiesRun, make_archives
 from spark_export.community_plan import missing_of
 from spark_export.compact import compact
 from spark_export.config import CompactConfig
@@ -35,7 +35,7 @@ from spark_export.errors import ArchiveDamaged, ExportError
 from spark_export.full_disk import full_disk_told
 from spark_export.incidents import summary
 from spark_export.merge import merge
-from spark_export.places import Place, places_of
+from spark_export.places import StorePlace, places_of
 from spark_export.recording import recorded
 from spark_export.report import gather
 from spark_export.report_page import as_html
@@ -154,7 +154,7 @@ def _communities(arguments: argparse.Namespace) -> None:
     stores, communities = tuple(places_of(arguments.store)), Path(arguments.communities)
     with recorded_upkeep(stores, Task.COMMUNITIES, explain), _spark(arguments) as spark:
         now = int(time.time())
-        config = CommunitiesConfig(
+        config = CommunitiesRun(
             communities,
             stores,
             arguments.archive,
@@ -173,7 +173,7 @@ def _raise_damage(damage: str) -> None:
         raise ArchiveDamaged(damage)
 
 
-def _recorded_beside(arguments: argparse.Namespace) -> list[Place]:
+def _recorded_beside(arguments: argparse.Namespace) -> list[StorePlace]:
     return places_of(arguments.store)
 
 

@@ -36,9 +36,9 @@ from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.community_encoding import CandidateRow, RangeWork, Skipped, archives_of
 from spark_export.community_plan import SETTLE_S, Due, late_ranges, plan_community
-from spark_export.community_rows import ArchivedPeriods, Database, Sources, oldest_held, read_rows
+from spark_export.community_rows import ArchivedPeriods, EnvelopeDatabase, RangeSources, oldest_held, read_rows
 from spark_export.errors import ExportError, HoldingsError
-from spark_export.places import Place, address_of
+from spark_export.places import StorePlace, address_of
 from spark_export.session import tasks_failures_told
 from spark_export.storage import open_storage
 from spark_export.store import oldest_day
@@ -53,7 +53,7 @@ MAX_PARTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class CommunitiesConfig:
+class CommunitiesRun:
     """What a run is told.
 
     `communities`: the folder `DIR/communities`. `stores`: of the mailservers that hear its channels. `archive`: the
@@ -61,7 +61,7 @@ class CommunitiesConfig:
     """
 
     communities: Path
-    stores: tuple[Place, ...]
+    stores: tuple[StorePlace, ...]
     archive: str | None = None
     settle_s: int = SETTLE_S
     period_s: int = PERIOD_S
@@ -157,7 +157,7 @@ class RangeTask:
     """What a task does: the work, where its envelopes are, and the scratch file for what it makes."""
 
     work: RangeWork
-    sources: Sources
+    sources: RangeSources
     file: Path
 
 
@@ -176,7 +176,7 @@ class RangeMade:
 RunTasks = Callable[[Sequence[RangeTask]], Sequence[RangeMade]]
 
 
-def make_archives(spark: SparkSession, config: CommunitiesConfig, *, now: float) -> CommunitiesReport:
+def make_archives(spark: SparkSession, config: CommunitiesRun, *, now: float) -> CommunitiesReport:
     """Make the history archives that are due, in tasks of Spark.
 
     Args:
@@ -194,7 +194,7 @@ def make_archives(spark: SparkSession, config: CommunitiesConfig, *, now: float)
 
 
 def make_archives_by(
-    run_tasks: RunTasks, config: CommunitiesConfig, archive: Archive | None, *, now: float
+    run_tasks: RunTasks, config: CommunitiesRun, archive: Archive | None, *, now: float
 ) -> CommunitiesReport:
     """Make the history archives that are due.
 
@@ -227,18 +227,16 @@ def make_archives_by(
     return report
 
 
-def _tasks(
-    config: CommunitiesConfig, archive: Archive | None, communities: Sequence[_Owned], due: Due
-) -> list[RangeTask]:
+def _tasks(config: CommunitiesRun, archive: Archive | None, communities: Sequence[_Owned], due: Due) -> list[RangeTask]:
     """What is to be looked at, in the order of communities and time."""
     layout = None if archive is None else archive.layout()
     periods = None if archive is None or layout is None else ArchivedPeriods(archive, layout)
     first_days = [None if periods is None else periods.first_day, *map(oldest_day, config.stores)]
     days = [day for day in first_days if day is not None]
-    stores = tuple(Database(address_of(place), is_store=True) for place in config.stores)
+    stores = tuple(EnvelopeDatabase(address_of(place), is_store=True) for place in config.stores)
     tasks: list[RangeTask] = []
     for number, each in enumerate(communities):
-        holdings = Database(str(each.folder.holdings.absolute()), is_store=False)
+        holdings = EnvelopeDatabase(str(each.folder.holdings.absolute()), is_store=False)
         has_holdings = each.folder.holdings.exists()
         received = [day * SECONDS_PER_DAY for day in days] + ([] if each.held_since is None else [each.held_since])
         late = late_ranges(each.made.entries, due.now) if each.report.takes_late else frozenset[TimeRange]()
@@ -248,7 +246,7 @@ def _tasks(
             log.warning("history archives wait community=%s ranges=%d", each.report.id, len(plan.waiting))
         for work in plan.works:
             files = None if periods is None else periods.files(work.time_range, work.topics)
-            sources = Sources((*stores, holdings) if has_holdings else stores, files)
+            sources = RangeSources((*stores, holdings) if has_holdings else stores, files)
             tasks.append(RangeTask(work, sources, config.communities / SCRATCH_FOLDER / f"{len(tasks):06}"))
     return tasks
 

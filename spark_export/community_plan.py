@@ -18,7 +18,7 @@ from mailserver.community.owner.record import Community
 from mailserver.data_dir.running import is_running, was_run
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.community_encoding import RangeWork
-from spark_export.places import Place
+from spark_export.places import StorePlace
 from spark_export.store import last_reception
 
 SETTLE_S = 3600
@@ -122,7 +122,7 @@ def plan_community(
     return Plan(tuple(works), tuple(waiting))
 
 
-def missing_of(stores: Sequence[Place], data_dir: Path, now: int) -> tuple[TimeRange, ...]:
+def missing_of(stores: Sequence[StorePlace], data_dir: Path, now: int) -> tuple[TimeRange, ...]:
     """The times of creation of which the mailservers of some stores still fetch envelopes, or will.
 
     What was missed is fetched first, and archived then (61/STATUS "Serving archives for missed messages"). While no

@@ -30,7 +30,7 @@ from mailserver.waku.envelope import Topic
 from spark_export.community_encoding import CandidateRow
 from spark_export.errors import HoldingsError
 from spark_export.places import database_at, is_url
-from spark_export.s3_rows import Wanted, rows_of_file
+from spark_export.s3_rows import WantedRows, rows_of_file
 from spark_export.store import connect, translated
 from spark_export.task_files import TaskFiles
 
@@ -68,7 +68,7 @@ _Select = Callable[[str, Sequence[Any]], Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Database:
+class EnvelopeDatabase:
     """A store, or the holdings of a community. `address`: a path, or the URL of a store in PostgreSQL."""
 
     address: str
@@ -76,7 +76,7 @@ class Database:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveFiles:
+class RangeFiles:
     """Files of a Parquet archive, by their names there. `url`: of the archive."""
 
     url: str
@@ -85,11 +85,11 @@ class ArchiveFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class RangeSources:
     """Where the envelopes of a range may be."""
 
-    databases: tuple[Database, ...]
-    files: ArchiveFiles | None = None
+    databases: tuple[EnvelopeDatabase, ...]
+    files: RangeFiles | None = None
 
 
 class ArchivedPeriods:
@@ -115,7 +115,7 @@ class ArchivedPeriods:
         days = [day for record, _ in self._periods for day, said in record.days.items() if said.fingerprint.rows]
         return min(days, default=None)
 
-    def files(self, time_range: TimeRange, topics: Sequence[Topic]) -> ArchiveFiles:
+    def files(self, time_range: TimeRange, topics: Sequence[Topic]) -> RangeFiles:
         """The files that may have envelopes of these topics, created in a range."""
         names: list[str] = []
         asked = [f"0x{topic.hex()}" for topic in topics]
@@ -130,11 +130,11 @@ class ArchivedPeriods:
                 else f"{snapshot}/{path.removesuffix('.parquet')}"
                 for path in paths
             ]
-        return ArchiveFiles(self._url, self._layout, tuple(sorted(names)))
+        return RangeFiles(self._url, self._layout, tuple(sorted(names)))
 
 
 def read_rows(
-    sources: Sources, time_range: TimeRange, topics: Sequence[Topic], holds: Holds, *, keys_only: bool
+    sources: RangeSources, time_range: TimeRange, topics: Sequence[Topic], holds: Holds, *, keys_only: bool
 ) -> Iterator[CandidateRow]:
     """All envelopes of a range that belong to a community, in no order; without their bytes if `keys_only`.
 
@@ -195,13 +195,13 @@ def _is_sound(created: int, topic: Topic, key: bytes, raw: bytes | None) -> bool
 
 
 def _of_archive(
-    files: ArchiveFiles, time_range: TimeRange, topics: Sequence[Topic], holds: Holds, *, keys_only: bool
+    files: RangeFiles, time_range: TimeRange, topics: Sequence[Topic], holds: Holds, *, keys_only: bool
 ) -> Iterator[CandidateRow]:
     names = ["topic", "created", "hash", *(() if keys_only else ("raw",))]
     kinds = {"topic": pa.string(), "created": pa.int64(), "hash": pa.string(), "raw": pa.binary()}
     schema = pa.schema([(name, kinds[name]) for name in names])
     by_name = {f"0x{topic.hex()}": topic for topic in topics}
-    wanted = Wanted(sorted(by_name), time_range.lower, time_range.upper)
+    wanted = WantedRows(sorted(by_name), time_range.lower, time_range.upper)
     asked = pa.array(sorted(by_name), pa.string())
     for name in files.names:
         for batch in rows_of_file(TaskFiles(files.url), name, files.layout, schema, wanted):
@@ -217,7 +217,7 @@ def _of_archive(
 
 
 @contextlib.contextmanager
-def _selecting(database: Database) -> Iterator[_Select]:
+def _selecting(database: EnvelopeDatabase) -> Iterator[_Select]:
     """Read a store, or holdings.
 
     Raises:

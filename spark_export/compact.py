@@ -56,10 +56,10 @@ from spark_export.reindexing import make_missing_indexes
 from spark_export.run_report import RunReport, archived_days
 from spark_export.source import END_OF_TIME, Faulty
 from spark_export.storage import open_storage
-from spark_export.store import Store, check_network_topic, describe
+from spark_export.store import StoreSnapshot, check_network_topic, describe
 from spark_export.totals import DayTotals, totals
 from spark_export.transform import PLACE, first_received, seqs_by_store, without
-from spark_export.writing import Job, PieceWritten, by_period, write_indexes, write_pieces
+from spark_export.writing import PieceWritten, WritingJob, by_period, write_indexes, write_pieces
 from spark_export.written import Written
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ def compact(spark: SparkSession, config: CompactConfig, *, now: float, run: str)
                 layout = new_layout(config, stores, groups)
                 archive.begin(layout)
             log.info("compacting days=%d rows=%d bytes=%d", len(group.days), group.rows, group.bytes)
-            job = Job(archive.url, layout, f"{run}-{number}", config.network_topic)
+            job = WritingJob(archive.url, layout, f"{run}-{number}", config.network_topic)
             compaction = _Compaction(spark, archive, stores, job, now, put_back)
             with full_disk_told(spark, config.archive, group.bytes):
                 published = compaction.run(group, records, report)
@@ -137,8 +137,8 @@ class _Compaction:
         self,
         spark: SparkSession,
         archive: WritableArchive,
-        stores: Sequence[Store],
-        job: Job,
+        stores: Sequence[StoreSnapshot],
+        job: WritingJob,
         now: float,
         put_back: Container[str],
     ) -> None:
@@ -377,9 +377,9 @@ def _layout(archive: WritableArchive, config: CompactConfig) -> Layout | None:
     return layout
 
 
-def _describe(config: CompactConfig) -> list[Store]:
+def _describe(config: CompactConfig) -> list[StoreSnapshot]:
     stores = [describe(place) for place in config.stores]
-    by_id: dict[str, Store] = {}
+    by_id: dict[str, StoreSnapshot] = {}
     for store in stores:
         other = by_id.setdefault(store.id, store)
         if other is not store:

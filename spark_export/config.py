@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from mailserver.archive.layout import PartitionBy
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
-from spark_export.places import Place
+from spark_export.places import StorePlace
 
 VERIFY_WITHIN_DAYS = 7.0
 MAX_VERIFY_DAYS = 3650.0
@@ -20,7 +20,7 @@ class CompactConfig:
     `network_topic`: to which the MUIDs of the rows that are written belong.
     """
 
-    stores: tuple[Place, ...]
+    stores: tuple[StorePlace, ...]
     archive: str
     until: int | None = None
     keep_open_day: bool = False

@@ -15,7 +15,7 @@ from mailserver.archive.manifest import PeriodRecord, near_periods
 from mailserver.archive.paths import directory_of
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.frames import read_periods
-from spark_export.s3_rows import Wanted
+from spark_export.s3_rows import WantedRows
 from spark_export.schema import KEY_HASH_CHARS
 
 COPY = "copy_day"
@@ -32,7 +32,7 @@ def archived_copies(
     if not near:
         return None
     directories = [directory_of(period) for period in near]
-    wanted, columns = Wanted(first=first, end=last + 1), ("received", "created", "hash")
+    wanted, columns = WantedRows(first=first, end=last + 1), ("received", "created", "hash")
     rows = read_periods(spark, archive, layout, directories, columns=columns, wanted=wanted)
     return rows.where(F.col("created").between(first, last)).select(
         F.substring("hash", 1, KEY_HASH_CHARS).alias("hash"),

@@ -15,7 +15,7 @@ from mailserver.archive.layout import PERIOD, Layout
 from mailserver.archive.manifest import FileRecord
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.aggregates import aggregates, fingerprint_of
-from spark_export.s3_rows import EVERYTHING, FILE, FILE_BYTES, Wanted, rows_of_files
+from spark_export.s3_rows import EVERYTHING, FILE, FILE_BYTES, WantedRows, rows_of_files
 from spark_export.schema import ENVELOPES
 from spark_export.written import Written
 
@@ -36,7 +36,7 @@ def read_periods(
     *,
     base: str = "",
     columns: Sequence[str] = (),
-    wanted: Wanted = EVERYTHING,
+    wanted: WantedRows = EVERYTHING,
     ignore_damage: bool = False,
 ) -> DataFrame:
     """The rows of an archive's files.

@@ -11,7 +11,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
-from mailserver.archive.errors import ArchiveBusy, ArchiveError, Unreadable
+from mailserver.archive.errors import ArchiveBusy, ArchiveError, ArchiveFileUnreadable
 from mailserver.archive.files import LOCK_FILE, count_lines, is_data
 from spark_export.session import root_cause
 
@@ -141,7 +141,7 @@ class HadoopStorage:
             except Py4JJavaError as error:
                 cause = root_cause(error)
                 if any(fault in cause for fault in _HADOOP_FAULTS):
-                    raise Unreadable(f"cannot read {name}: {cause}") from error
+                    raise ArchiveFileUnreadable(f"cannot read {name}: {cause}") from error
                 raise
             finally:
                 stream.close()

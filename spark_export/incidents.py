@@ -16,7 +16,7 @@ from mailserver.archive.days import day_name, parse_day, utc_text
 from mailserver.archive.errors import ArchiveError, RecordDamaged
 from mailserver.archive.faults import Fault, FaultKind
 from mailserver.archive.manifest import Lost, PeriodRecord, lost_of
-from spark_export.storage import Storage
+from spark_export.storage import WritableFiles
 
 INCIDENTS_FILE = "_incidents.json"
 INCIDENTS_VERSION = 1
@@ -73,7 +73,7 @@ class Incident:
 class Incidents:
     """The incidents of an archive. Every change is on disk when its method returns."""
 
-    def __init__(self, storage: Storage, now: float) -> None:
+    def __init__(self, storage: WritableFiles, now: float) -> None:
         """Read them.
 
         Args:

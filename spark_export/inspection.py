@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from mailserver.archive.archive import Archive
 from mailserver.archive.days import day_name, month_of
-from mailserver.archive.errors import Unreadable
+from mailserver.archive.errors import ArchiveFileUnreadable
 from mailserver.archive.faults import Fault, FaultKind
 from mailserver.archive.fingerprint import Fingerprint
 from mailserver.archive.layout import PERIOD, Layout
@@ -125,7 +125,7 @@ def read_contents(
             if file.sha256 and (found := archive.files.digest(name)) != file.sha256:
                 cause = f"is damaged: its bytes have SHA-256 {found[:16]}.. instead of {file.sha256[:16]}.."
                 faults.append(_damaged(record, file, cause))
-        except Unreadable as error:
+        except ArchiveFileUnreadable as error:
             faults.append(_damaged(record, file, f"cannot be read: {error}"))
     faulty = {fault.file for fault in faults}
     rest = [file for file in files if f"{directory_of(record.period)}/{file.path}" not in faulty]

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_export.schema import KEYS
 from spark_export.source import END_OF_TIME, StoreRange, StoreReader, StoreSource, options_of, reader_of
-from spark_export.store import Store, StoreDay
+from spark_export.store import StoreDay, StoreSnapshot
 from spark_export.tasks import in_tasks
 
 FEW_KEYS = 50_000
@@ -25,7 +25,7 @@ before it is known whether all together are."""
 
 def read_keys(
     spark: SparkSession,
-    stores: Sequence[Store],
+    stores: Sequence[StoreSnapshot],
     days: Sequence[Sequence[StoreDay]],
     created_until: int = END_OF_TIME,
     *,

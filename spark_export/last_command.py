@@ -13,12 +13,12 @@ from typing import Any
 from mailserver.archive.days import utc_text
 from mailserver.errors import StoreError
 from mailserver.handoff.last_run import Compaction, CompactionRecordError, CompactionState
-from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError
+from mailserver.handoff.last_upkeep import LastUpkeep, Task, UpkeepRecordError
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.errors import ExportError
 from spark_export.options import OFF, next_due
 from spark_export.overdue import waiting_since
-from spark_export.places import Place, last_run, last_upkeep, place_of
+from spark_export.places import StorePlace, last_run, last_upkeep, place_of
 
 _SECONDS_PER_HOUR = 3600
 
@@ -39,10 +39,10 @@ class _Limits:
 class _Look:
     """The state of a store; `faults` is empty if all is well."""
 
-    store: Place
+    store: StorePlace
     state: CompactionState
     record: Compaction | None
-    upkeep: dict[Task, tuple[CompactionState, Upkeep | None]]
+    upkeep: dict[Task, tuple[CompactionState, LastUpkeep | None]]
     faults: tuple[str, ...]
 
 
@@ -75,7 +75,7 @@ def last(arguments: argparse.Namespace) -> int:
     return 1 if any(one.faults for one in found) else 0
 
 
-def _look(store: Place, limits: _Limits, now: float) -> _Look:
+def _look(store: StorePlace, limits: _Limits, now: float) -> _Look:
     state, record = last_run(store)
     upkeep = {task: last_upkeep(store, task) for task in Task}
     at_work = CompactionState.RUNNING in (state, *(task_state for task_state, _ in upkeep.values()))
@@ -90,7 +90,7 @@ def _look(store: Place, limits: _Limits, now: float) -> _Look:
     return _Look(store, state, record, upkeep, tuple(filter(None, faults)))
 
 
-def _fault(store: Place, state: CompactionState, record: Compaction | None, limits: _Limits, now: float) -> str:
+def _fault(store: StorePlace, state: CompactionState, record: Compaction | None, limits: _Limits, now: float) -> str:
     """What is wrong with the compaction itself, apart from what it found in the archive; "" if nothing is."""
     since = waiting_since(store, record)
     if state is CompactionState.RUNNING and record is not None:
@@ -108,7 +108,7 @@ def _fault(store: Place, state: CompactionState, record: Compaction | None, limi
     return ""
 
 
-def _upkeep_fault(task: Task, state: CompactionState, run: Upkeep, limits: _Limits, now: float) -> str:
+def _upkeep_fault(task: Task, state: CompactionState, run: LastUpkeep, limits: _Limits, now: float) -> str:
     """What is wrong with how a merge or verification went; "" if nothing is."""
     name = _RUN_OF[task]
     if state is CompactionState.RUNNING and run.started_at is not None:
@@ -122,7 +122,7 @@ def _upkeep_fault(task: Task, state: CompactionState, run: Upkeep, limits: _Limi
     return ""
 
 
-def _lateness(task: Task, run: Upkeep, limits: _Limits, now: float) -> str:
+def _lateness(task: Task, run: LastUpkeep, limits: _Limits, now: float) -> str:
     expression = limits.schedules.get(task)
     due = None if expression is None else next_due(expression, run.waits_since)
     if due is None or now - due <= limits.age * _SECONDS_PER_HOUR:
@@ -190,12 +190,12 @@ def _as_json(one: _Look) -> dict[str, Any]:
     return said
 
 
-def _times(run: Compaction | Upkeep) -> dict[str, str | None]:
+def _times(run: Compaction | LastUpkeep) -> dict[str, str | None]:
     moments = {name: getattr(run, name) for name in ("started_at", "finished_at", "succeeded_at")}
     return {name: None if moment is None else utc_text(moment) for name, moment in moments.items()}
 
 
-def _seconds(run: Upkeep) -> float:
+def _seconds(run: LastUpkeep) -> float:
     assert run.started_at is not None
     return max(0.0, (run.finished_at or run.started_at) - run.started_at)  # the clock may have been stepped
 

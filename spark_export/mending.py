@@ -42,7 +42,7 @@ from spark_export.incidents import Incident, Incidents
 from spark_export.inspection import Contents, days_gone, months_gone, names_and_sizes, periods_to_read, read_contents
 from spark_export.publishing import WritableArchive
 from spark_export.reindexing import make_indexes, remove_damaged_indexes
-from spark_export.salvage import Salvage
+from spark_export.salvage import ArchiveSalvage
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Mending:
         self._damaged: set[str] = set()
         self._without_record: set[str] = set()  # periods whose damaged records this run has set aside
         self._short: Collection[int] = ()  # days that lack rows which were set aside
-        self._salvage = Salvage(spark, archive, layout, now, network_topic)
+        self._salvage = ArchiveSalvage(spark, archive, layout, now, network_topic)
         self.faults = list(incidents.damaged_records())
         """All that was found in this run, and records that an earlier one found damaged."""
 

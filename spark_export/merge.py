@@ -20,12 +20,12 @@ from spark_export.full_disk import full_disk_told
 from spark_export.mending import Mending
 from spark_export.own_files import read_incidents
 from spark_export.pieces import large_partitions, pieces_of_month
-from spark_export.places import Place
+from spark_export.places import StorePlace
 from spark_export.publishing import WritableArchive
 from spark_export.run_report import RunReport
 from spark_export.storage import open_storage
 from spark_export.store import check_network_topic
-from spark_export.writing import Job, by_period, look_into, write_indexes, write_pieces
+from spark_export.writing import WritingJob, by_period, look_into, write_indexes, write_pieces
 from spark_export.written import Written
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def merge(
     *,
     now: float,
     run: str,
-    stores: Sequence[Place] = (),
+    stores: Sequence[StorePlace] = (),
     network_topic: str = DEFAULT_NETWORK_TOPIC,
 ) -> RunReport:
     """Merge the days of each month that is over, days that came late included.
@@ -80,7 +80,7 @@ def merge(
                 continue
             log.info("merging month=%s periods=%d files=%d", month, len(parts), sum(len(part.files) for part in parts))
             with full_disk_told(spark, path, sum(part.fingerprint.bytes for part in parts)):
-                job = Job(archive.url, layout, f"{run}-{number}", network_topic)
+                job = WritingJob(archive.url, layout, f"{run}-{number}", network_topic)
                 record = _merge_month(spark, archive, job, month, parts, now)
             report.add(record, 0)
         look()  # if a month's files are no longer as written, its days are kept
@@ -114,7 +114,7 @@ def _is_to_be_merged(part: PeriodRecord, network_topic: str) -> bool:
 def _merge_month(
     spark: SparkSession,
     archive: WritableArchive,
-    job: Job,
+    job: WritingJob,
     month: str,
     parts: Sequence[PeriodRecord],
     now: float,

@@ -2,11 +2,11 @@
 
 from mailserver.handoff.last_run import Compaction
 from mailserver.units import SECONDS_PER_DAY
-from spark_export.places import Place
+from spark_export.places import StorePlace
 from spark_export.store import oldest_day
 
 
-def waiting_since(store: Place, last: Compaction | None) -> float | None:
+def waiting_since(store: StorePlace, last: Compaction | None) -> float | None:
     """Since when rows of a store have been waiting for a run, in Unix seconds; None if it has received nothing.
 
     That is since the last run that succeeded, or, before the first one, since the end of the oldest day of reception.

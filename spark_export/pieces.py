@@ -17,7 +17,7 @@ from mailserver.archive.manifest import FileRecord, PeriodRecord
 from mailserver.archive.paths import directory_of
 from mailserver.waku.envelope import HASH_BYTES
 from spark_export.places import address_of
-from spark_export.store import Store
+from spark_export.store import StoreSnapshot
 
 PIECE_BYTES = 96 * 1024 * 1024
 """About how many bytes of envelopes a task holds. Some of them it holds three times."""
@@ -26,7 +26,7 @@ HALVED_BYTES = PIECE_BYTES // 4
 """A smaller piece is not halved: that would cost more, in files and row groups, than a core that waits."""
 
 Seqs = np.ndarray[tuple[int], np.dtype[np.int64]]
-Key = tuple[str, int]
+TopicTime = tuple[str, int]
 """Topic and time of creation."""
 
 
@@ -64,10 +64,10 @@ class FileRows:
     name: str
     sha256: str = ""
     groups: tuple[int, ...] | None = None
-    span: tuple[Key | None, Key | None] = (None, None)
+    span: tuple[TopicTime | None, TopicTime | None] = (None, None)
 
 
-Source = StoreRows | FileRows
+PieceSource = StoreRows | FileRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Piece:
 
     period: str
     number: int
-    sources: tuple[Source, ...]
+    sources: tuple[PieceSource, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +91,12 @@ class GroupSpan:
     created: tuple[int, int]
 
     @property
-    def first(self) -> Key:
+    def first(self) -> TopicTime:
         """No row of it is before this key."""
         return self.topics[0], self.created[0]
 
     @property
-    def last(self) -> Key:
+    def last(self) -> TopicTime:
         """No row of it is after this key."""
         return self.topics[1], self.created[1]
 
@@ -122,7 +122,7 @@ def piece_counts(sizes: Mapping[int, int]) -> dict[int, int]:
 def pieces_of_day(
     day: int,
     count: int,
-    stores: Sequence[Store],
+    stores: Sequence[StoreSnapshot],
     batches: Mapping[int, Sequence[Batch]],
     left_out: Mapping[int, Seqs],
     before: PeriodRecord | None,
@@ -134,7 +134,7 @@ def pieces_of_day(
         left_out: of each store by its number, rows that do not go into the archive, sorted.
         before: what the archive has of the day, which is written again.
     """
-    sources: list[list[Source]] = [[] for _ in range(count)]
+    sources: list[list[PieceSource]] = [[] for _ in range(count)]
     for number, of_store in batches.items():
         store, without = stores[number], left_out.get(number, np.array([], np.int64))
         for into, some in zip(sources, _even(of_store, without, count), strict=True):
@@ -159,7 +159,7 @@ def path_in_period(name: str) -> str:
 
 def pieces_of_files(record: PeriodRecord) -> list[Piece]:
     """Cut a period into pieces of whole files."""
-    pieces: list[list[Source]] = []
+    pieces: list[list[PieceSource]] = []
     room = 0
     for file in record.files:
         if file.bytes > room:
@@ -204,8 +204,8 @@ def pieces_of_month(
     Args:
         groups: of each directory in `large_partitions`, the row groups that its files have.
     """
-    pieces: list[tuple[Source, ...]] = []
-    held: list[Source] = []
+    pieces: list[tuple[PieceSource, ...]] = []
+    held: list[PieceSource] = []
     room = 0
     for partition, files in sorted(_by_partition(parts).items()):
         if partition in groups:
@@ -244,15 +244,15 @@ def _by_partition(parts: Iterable[PeriodRecord]) -> dict[str, list[tuple[FileRow
     return found
 
 
-def _cut(groups: Sequence[GroupSpan]) -> list[tuple[Source, ...]]:
+def _cut(groups: Sequence[GroupSpan]) -> list[tuple[PieceSource, ...]]:
     """Ranges of keys that have about PIECE_BYTES each, and what each is read from."""
     ordered = sorted(groups, key=lambda group: (group.first, group.file, group.number))
     sizes = accumulate(group.bytes for group in ordered)
-    starts: dict[int, Key] = {}
+    starts: dict[int, TopicTime] = {}
     for group, size in zip(ordered, sizes, strict=True):
         starts.setdefault((size - group.bytes) // PIECE_BYTES, group.first)
-    bounds: list[Key | None] = [None, *sorted(set(list(starts.values())[1:])), None]
-    cut: list[tuple[Source, ...]] = []
+    bounds: list[TopicTime | None] = [None, *sorted(set(list(starts.values())[1:])), None]
+    cut: list[tuple[PieceSource, ...]] = []
     for lower, upper in pairwise(bounds):
         numbers: dict[str, list[int]] = defaultdict(list)
         for group in ordered:

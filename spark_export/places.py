@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Union
 from mailserver.files import open_descriptor, read_holder, try_lock, write_holder
 from mailserver.handoff.archived import Archived
 from mailserver.handoff.last_run import Compaction, CompactionState
-from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.handoff.last_upkeep import LastUpkeep, Task
 from mailserver.store.sqlite import handoff as beside
 from spark_export.errors import ExportError
 
 if TYPE_CHECKING:  # asyncpg is in an extra
     from mailserver.store.postgres.job import StoreDatabase
 
-Place = Union[Path, "StoreDatabase"]
+StorePlace = Union[Path, "StoreDatabase"]
 """The file of a store, or its database."""
 
 _SCHEMES = ("postgresql://", "postgres://")
@@ -30,7 +30,7 @@ def is_url(text: str) -> bool:
     return text.startswith(_SCHEMES)
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str) -> StorePlace:
     """The place that a text names: a path, or a URL.
 
     Raises:
@@ -39,7 +39,7 @@ def place_of(text: str) -> Place:
     return database_at(text) if is_url(text) else Path(text)
 
 
-def places_of(texts: Sequence[str] | None) -> list[Place]:
+def places_of(texts: Sequence[str] | None) -> list[StorePlace]:
     """The places that these texts name."""
     return [place_of(text) for text in texts or ()]
 
@@ -59,19 +59,19 @@ def database_at(url: str) -> "StoreDatabase":
     return StoreDatabase(url)
 
 
-def address_of(place: Place) -> str:
+def address_of(place: StorePlace) -> str:
     """What a task is told: the path from the root, or the URL with its password."""
     return str(place.absolute()) if isinstance(place, Path) else place.url
 
 
-def is_same_place(place: Place, other: Place) -> bool:
+def is_same_place(place: StorePlace, other: StorePlace) -> bool:
     """Whether two name one store, as far as names tell."""
     if isinstance(place, Path):
         return isinstance(other, Path) and place.resolve() == other.resolve()
     return not isinstance(other, Path) and place.url == other.url
 
 
-def compaction_lock(place: Place) -> contextlib.AbstractContextManager[None]:
+def compaction_lock(place: StorePlace) -> contextlib.AbstractContextManager[None]:
     """Be the one run that reads a store; nothing is pruned meanwhile.
 
     Raises:
@@ -82,7 +82,7 @@ def compaction_lock(place: Place) -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def upkeep_lock(place: Place, task: Task) -> Iterator[str | None]:
+def upkeep_lock(place: StorePlace, task: Task) -> Iterator[str | None]:
     """Be the one run of a task for a store; yield the process that another run is, None if there is none.
 
     Raises:
@@ -106,12 +106,12 @@ def upkeep_lock(place: Place, task: Task) -> Iterator[str | None]:
         yield other
 
 
-def read_archived(place: Place) -> Archived | None:
+def read_archived(place: StorePlace) -> Archived | None:
     """What is in the archive, as the last run has said; raises ArchivedError."""
     return beside.read_archived(place) if isinstance(place, Path) else place.read_archived()
 
 
-def write_archived(place: Place, archived: Archived) -> None:
+def write_archived(place: StorePlace, archived: Archived) -> None:
     """Say what is in the archive; raises OSError or StoreError."""
     if isinstance(place, Path):
         beside.write_archived(place, archived)
@@ -119,12 +119,12 @@ def write_archived(place: Place, archived: Archived) -> None:
         place.write_archived(archived)
 
 
-def read_compaction(place: Place) -> Compaction | None:
+def read_compaction(place: StorePlace) -> Compaction | None:
     """The record of the last run; raises CompactionRecordError."""
     return beside.read_compaction(place) if isinstance(place, Path) else place.read_compaction()
 
 
-def write_compaction(place: Place, compaction: Compaction) -> None:
+def write_compaction(place: StorePlace, compaction: Compaction) -> None:
     """Write the record of a run; raises OSError, StoreError, or ValueError if it is too long."""
     if isinstance(place, Path):
         beside.write_compaction(place, compaction)
@@ -132,17 +132,17 @@ def write_compaction(place: Place, compaction: Compaction) -> None:
         place.write_compaction(compaction)
 
 
-def last_run(place: Place) -> tuple[CompactionState, Compaction | None]:
+def last_run(place: StorePlace) -> tuple[CompactionState, Compaction | None]:
     """The state of the last run of the compaction, and its record; raises CompactionRecordError or OSError."""
     return beside.last_run(place) if isinstance(place, Path) else place.last_run()
 
 
-def read_upkeep(place: Place, task: Task) -> Upkeep | None:
+def read_upkeep(place: StorePlace, task: Task) -> LastUpkeep | None:
     """The record of a task; raises UpkeepRecordError."""
     return beside.read_upkeep(place, task) if isinstance(place, Path) else place.read_upkeep(task)
 
 
-def write_upkeep(place: Place, task: Task, upkeep: Upkeep) -> None:
+def write_upkeep(place: StorePlace, task: Task, upkeep: LastUpkeep) -> None:
     """Write the record of a task; raises OSError or StoreError."""
     if isinstance(place, Path):
         beside.write_upkeep(place, task, upkeep)
@@ -150,6 +150,6 @@ def write_upkeep(place: Place, task: Task, upkeep: Upkeep) -> None:
         place.write_upkeep(task, upkeep)
 
 
-def last_upkeep(place: Place, task: Task) -> tuple[CompactionState, Upkeep | None]:
+def last_upkeep(place: StorePlace, task: Task) -> tuple[CompactionState, LastUpkeep | None]:
     """The state of the last run of a task, and its record; raises UpkeepRecordError or OSError."""
     return beside.last_upkeep(place, task) if isinstance(place, Path) else place.last_upkeep(task)

@@ -8,7 +8,7 @@ from mailserver.archive.days import day_of
 from mailserver.archive.layout import Layout, choose_layout
 from mailserver.archive.manifest import PeriodRecord, days_elsewhere, known_seq
 from spark_export.config import CompactConfig
-from spark_export.store import Store, StoreDay
+from spark_export.store import StoreDay, StoreSnapshot
 
 GROUP_BYTES = 4 * 1024**3
 """About how many bytes of envelopes are written before they are verified and published. Until then, their keys may take
@@ -55,13 +55,13 @@ def newest_known(records: Mapping[str, PeriodRecord], store_id: str) -> int:
     return max((seqs.get(store_id, 0) for day in days for seqs in (day.stores, day.stores_before)), default=0)
 
 
-def was_put_back(store: Store, records: Mapping[str, PeriodRecord]) -> bool:
+def was_put_back(store: StoreSnapshot, records: Mapping[str, PeriodRecord]) -> bool:
     """Whether a store went back to an earlier moment: the archive knows rows that came after its newest."""
     return store.newest < newest_known(records, store.id)
 
 
 def plan_groups(
-    stores: Sequence[Store], records: Mapping[str, PeriodRecord], last: int, put_back: Container[str] = ()
+    stores: Sequence[StoreSnapshot], records: Mapping[str, PeriodRecord], last: int, put_back: Container[str] = ()
 ) -> list[Group]:
     """The days with rows that the archive lacks, in groups of about GROUP_BYTES, oldest first; and LEARNED_DAYS.
 
@@ -96,7 +96,7 @@ def plan_groups(
     ]
 
 
-def new_layout(config: CompactConfig, stores: Sequence[Store], groups: Sequence[Group]) -> Layout:
+def new_layout(config: CompactConfig, stores: Sequence[StoreSnapshot], groups: Sequence[Group]) -> Layout:
     """What a new archive is to be partitioned by."""
     topics = max((store.topics_of_a_day for store in stores), default=0)
     days = sum(len(group.days) for group in groups)

@@ -54,7 +54,7 @@ from mailserver.archive.paths import (
     staged_data,
 )
 from spark_export.errors import ExportCheckFailed
-from spark_export.storage import Storage
+from spark_export.storage import WritableFiles
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ SNAPSHOT_LIFE_S = 24 * 3600
 class WritableArchive(Archive):
     """An archive that a run changes while it holds the storage's lock."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: WritableFiles) -> None:
         super().__init__(storage)
         self.storage = storage
         self.damage: list[Fault] = []

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from mailserver.archive.set_aside import rows_set_aside, set_aside_of
 from spark_export.source import Faulty
-from spark_export.storage import Storage
-from spark_export.store import Store
+from spark_export.storage import WritableFiles
+from spark_export.store import StoreSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class _Row(NamedTuple):
     raw: str
 
 
-def quarantine(storage: Storage, stores: Sequence[Store], rows: Sequence[Faulty]) -> Counter[int]:
+def quarantine(storage: WritableFiles, stores: Sequence[StoreSnapshot], rows: Sequence[Faulty]) -> Counter[int]:
     """Add rows, each only once; return how many rows of each of their days are there now, those of earlier runs and of
     other stores included."""
     by_file: dict[tuple[str, str], list[Faulty]] = {}
@@ -44,7 +44,7 @@ def quarantine(storage: Storage, stores: Sequence[Store], rows: Sequence[Faulty]
     return Counter({day: rows_set_aside(storage, day) for day in {row.day for row in rows}})
 
 
-def _add(storage: Storage, folder: str, store: str, rows: Iterable[Faulty]) -> None:
+def _add(storage: WritableFiles, folder: str, store: str, rows: Iterable[Faulty]) -> None:
     """Add the rows that no file has yet. One file is in memory at a time."""
     missing = {
         _Row(row.seq, row.received, row.raw.hex()): json.dumps(
@@ -73,7 +73,12 @@ def _add(storage: Storage, folder: str, store: str, rows: Iterable[Faulty]) -> N
 
 
 def _write(
-    storage: Storage, folder: str, store: str, sound: Iterable[str], taken: Sequence[str], missing: dict[_Row, str]
+    storage: WritableFiles,
+    folder: str,
+    store: str,
+    sound: Iterable[str],
+    taken: Sequence[str],
+    missing: dict[_Row, str],
 ) -> None:
     """Write lines into a file that has room for them, then into new ones."""
     sizes = {name: storage.size(f"{folder}/{name}") or 0 for name in sound}
@@ -104,7 +109,7 @@ def _text(lines: Iterable[tuple[_Row, str]]) -> str:
     return "".join(f"{line}\n" for _, line in sorted(lines))
 
 
-def _keep_beside(storage: Storage, name: str, beside: str) -> None:
+def _keep_beside(storage: WritableFiles, name: str, beside: str) -> None:
     number = 1
     while storage.size(free := f"{beside}-{number}.jsonl") is not None:
         number += 1
@@ -112,7 +117,7 @@ def _keep_beside(storage: Storage, name: str, beside: str) -> None:
     log.warning("file set aside file=%s to=%s", name, free)
 
 
-def _lines(storage: Storage, name: str) -> Iterator[str]:
+def _lines(storage: WritableFiles, name: str) -> Iterator[str]:
     """The lines of a file that are not empty. A damaged one may have any character in it, and ends at the newline all
     the same."""
     begun: list[bytes] = []

@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 
 from mailserver.archive.archive import Archive, existing_layout
 from mailserver.archive.layout import Layout
-from mailserver.archive.selection import Part, select_parts
+from mailserver.archive.selection import SelectedPart, select_parts
 from mailserver.units import SECONDS_PER_DAY
 from spark_export.frames import read_periods
-from spark_export.s3_rows import Wanted
+from spark_export.s3_rows import WantedRows
 from spark_export.schema import ENVELOPES
 from spark_export.storage import open_storage
 
@@ -50,7 +50,7 @@ def read_archive(
     archive = Archive(open_storage(spark, str(path)))
     layout = existing_layout(archive)
     parts = select_parts(archive, layout, start=first, end=last, topics=asked)
-    wanted = Wanted(asked, first, last)
+    wanted = WantedRows(asked, first, last)
     needed = {*columns, "topic", "created", *(["received"] if "date" in columns else [])}
     frame = _frame(spark, archive, layout, parts, [name for name in ENVELOPES.fieldNames() if name in needed], wanted)
     if asked is not None:
@@ -67,9 +67,9 @@ def _frame(
     spark: SparkSession,
     archive: Archive,
     layout: Layout,
-    parts: Sequence[Part],
+    parts: Sequence[SelectedPart],
     columns: Sequence[str],
-    wanted: Wanted,
+    wanted: WantedRows,
 ) -> DataFrame:
     frames = [
         read_periods(spark, archive, layout, part.directories, base=part.base, columns=columns, wanted=wanted)

@@ -24,7 +24,7 @@ from mailserver.handoff.last_run import (
     CompactionRecordError,
 )
 from spark_export.errors import ExportError
-from spark_export.places import Place, compaction_lock, is_same_place, read_compaction, write_compaction
+from spark_export.places import StorePlace, compaction_lock, is_same_place, read_compaction, write_compaction
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Recording:
 
 
 @contextlib.contextmanager
-def locked_stores(stores: Sequence[Place]) -> Iterator[list[Place]]:
+def locked_stores(stores: Sequence[StorePlace]) -> Iterator[list[StorePlace]]:
     """Keep other runs and the daemons' pruning away from the stores; yield those that exist.
 
     Raises:
@@ -86,7 +86,7 @@ def locked_stores(stores: Sequence[Place]) -> Iterator[list[Place]]:
 
 
 @contextlib.contextmanager
-def recorded(stores: Sequence[Place], explain: Callable[[BaseException], tuple[int, str]]) -> Iterator[Recording]:
+def recorded(stores: Sequence[StorePlace], explain: Callable[[BaseException], tuple[int, str]]) -> Iterator[Recording]:
     """Lock the stores for a run, and write beside each that it has begun, and how it has ended.
 
     Args:
@@ -112,7 +112,7 @@ def recorded(stores: Sequence[Place], explain: Callable[[BaseException], tuple[i
             raise
 
 
-def _last(store: Place) -> Compaction | None:
+def _last(store: StorePlace) -> Compaction | None:
     try:
         return read_compaction(store)
     except CompactionRecordError as error:
@@ -120,7 +120,7 @@ def _last(store: Place) -> Compaction | None:
         return None
 
 
-def _begin(store: Place, last: Compaction | None, began: float) -> Compaction:
+def _begin(store: StorePlace, last: Compaction | None, began: float) -> Compaction:
     last = last if last is not None else Compaction(began)
     record = replace(
         Compaction(began),
@@ -166,7 +166,7 @@ def _rows_of_months(archived: Mapping[int, ArchivedDay]) -> dict[str, int]:
     return dict(rows)
 
 
-def _end(records: Mapping[Place, Compaction], ended: Callable[[Compaction], Compaction]) -> None:
+def _end(records: Mapping[StorePlace, Compaction], ended: Callable[[Compaction], Compaction]) -> None:
     for store, record in records.items():
         try:
             write_compaction(store, ended(record))
@@ -182,7 +182,7 @@ def _failed(record: Compaction, exit_code: int, cause: str) -> Compaction:
     return replace(record, finished_at=now, exit_code=exit_code, error=cause, seconds=_since(record.started_at, now))
 
 
-def _write(store: Place, record: Compaction) -> None:
+def _write(store: StorePlace, record: Compaction) -> None:
     try:
         write_compaction(store, record)
     except (OSError, StoreError) as error:  # a full disk, perhaps: pruning, which this run allows, makes room

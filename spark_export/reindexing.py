@@ -16,7 +16,7 @@ from mailserver.archive.paths import STAGING, directory_of, index_of
 from spark_export.pieces import pieces_of_files
 from spark_export.publishing import WritableArchive
 from spark_export.task_files import TaskFiles
-from spark_export.writing import Job, index_pieces, write_period_index
+from spark_export.writing import WritingJob, index_pieces, write_period_index
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def remove_damaged_indexes(
     present = [record for record in records if record.index is not None and not _is_missing(archive, record)]
     if not present:
         return
-    job = Job(archive.url, layout, "")
+    job = WritingJob(archive.url, layout, "")
     tasks = spark.sparkContext.parallelize(present, len(present))
     for record, cause in zip(present, tasks.map(partial(_fault, job)).collect(), strict=True):
         if cause:
@@ -64,7 +64,7 @@ def make_indexes(
     spark: SparkSession, archive: WritableArchive, layout: Layout, records: Iterable[PeriodRecord], run: str
 ) -> dict[str, PeriodRecord]:
     """Make the indexes of these periods from their files; return the new records of those for which it succeeded."""
-    of_any = Job(archive.url, layout, f"{run}-index")
+    of_any = WritingJob(archive.url, layout, f"{run}-index")
     files = TaskFiles(of_any.url)
     made = {}
     for record in records:
@@ -93,7 +93,7 @@ def _lacks_sums(record: PeriodRecord) -> bool:
     return record.network_topic is not None and record.index is not None and record.index.sums is None
 
 
-def _fault(job: Job, record: PeriodRecord) -> str:
+def _fault(job: WritingJob, record: PeriodRecord) -> str:
     """What is wrong with an index, "" if nothing is."""
     files = TaskFiles(job.url)
     try:

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow.fs as pafs
 
-from mailserver.archive.access.bucket import BucketFiles, Patience
+from mailserver.archive.access.bucket import BucketFiles, BucketTimeouts
 from mailserver.archive.errors import ArchiveError
 
-WORKING = Patience(5.0, 20.0, 3)
+WORKING = BucketTimeouts(5.0, 20.0, 3)
 """A run has time, and to copy a large object takes S3 seconds. A silent endpoint is given up after a minute."""
 
 REQUESTS_AT_ONCE = 16

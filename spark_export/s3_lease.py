@@ -44,7 +44,7 @@ _END_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class LeaseTimes:
     """How long a lease is good for others, when it is renewed, and how long a run waits for one that withdraws."""
 
     lease_s: float = LEASE_S
@@ -53,7 +53,7 @@ class Times:
     withdraw_s: float = WITHDRAW_S
 
 
-TIMES = Times()
+TIMES = LeaseTimes()
 
 
 def steady() -> float:
@@ -64,7 +64,7 @@ def steady() -> float:
 class Lease:
     """One run's lease."""
 
-    def __init__(self, bucket: WritableBucket, times: Times, clock: Callable[[], float] = steady) -> None:
+    def __init__(self, bucket: WritableBucket, times: LeaseTimes, clock: Callable[[], float] = steady) -> None:
         self._bucket = bucket
         self._times = times
         self._clock = clock
@@ -154,7 +154,7 @@ class Lease:
 
 
 @contextlib.contextmanager
-def leased(bucket: WritableBucket, times: Times) -> Iterator[Lease]:
+def leased(bucket: WritableBucket, times: LeaseTimes) -> Iterator[Lease]:
     """Hold a lease in the context, and renew it meanwhile, in a thread.
 
     Raises:

@@ -25,7 +25,7 @@ STEP_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedRows:
     """What a reader will select: `topics`, 0x and 8 hex digits each, created at `first` or later, and before `end`.
 
     Times are Unix seconds. None is no bound.
@@ -44,7 +44,7 @@ class Wanted:
         )
 
 
-EVERYTHING = Wanted()
+EVERYTHING = WantedRows()
 
 
 def rows_of_files(
@@ -54,7 +54,7 @@ def rows_of_files(
     names: Sequence[str],
     schema: StructType,
     *,
-    wanted: Wanted = EVERYTHING,
+    wanted: WantedRows = EVERYTHING,
     ignore_damage: bool = False,
 ) -> DataFrame:
     """The rows of some files.
@@ -87,7 +87,7 @@ class BucketSource(DataSource):
         """A reader of the columns in `schema`."""
         told = json.loads(self.options["files"])
         by, digits = told["layout"]
-        layout, wanted = Layout(PartitionBy(by), digits), Wanted(**told["wanted"])
+        layout, wanted = Layout(PartitionBy(by), digits), WantedRows(**told["wanted"])
         return BucketReader(told["url"], layout, told["names"], schema, wanted, ignore_damage=told["ignore_damage"])
 
 
@@ -102,7 +102,14 @@ class BucketReader(DataSourceReader):
     """Reads a file in each task, on whatever worker."""
 
     def __init__(
-        self, url: str, layout: Layout, names: Sequence[str], schema: StructType, wanted: Wanted, *, ignore_damage: bool
+        self,
+        url: str,
+        layout: Layout,
+        names: Sequence[str],
+        schema: StructType,
+        wanted: WantedRows,
+        *,
+        ignore_damage: bool,
     ) -> None:
         self._url = url
         self._layout = layout
@@ -125,7 +132,13 @@ class BucketReader(DataSourceReader):
 
 
 def rows_of_file(
-    archive: TaskFiles, name: str, layout: Layout, columns: pa.Schema, wanted: Wanted, *, ignore_damage: bool = False
+    archive: TaskFiles,
+    name: str,
+    layout: Layout,
+    columns: pa.Schema,
+    wanted: WantedRows,
+    *,
+    ignore_damage: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file, in a folder or on S3, of the row groups that may have what is wanted.
 
@@ -156,7 +169,7 @@ def rows_of_file(
 
 
 def _steps(
-    footer: pq.FileMetaData, layout: Layout, name: str, columns: Sequence[str], wanted: Wanted, step_bytes: int
+    footer: pq.FileMetaData, layout: Layout, name: str, columns: Sequence[str], wanted: WantedRows, step_bytes: int
 ) -> list[list[int]]:
     """The row groups that may have what is wanted, as many together as have about `step_bytes`."""
     numbers = [number for number, one in enumerate(footer.schema.names) if one in columns]

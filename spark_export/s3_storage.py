@@ -15,7 +15,7 @@ from spark_export.s3_lease import TIMES, leased
 
 
 class S3Storage(WritableBucket):
-    """An archive at `BUCKET` or `BUCKET/PREFIX`. It is a `spark_export.storage.Storage`."""
+    """An archive at `BUCKET` or `BUCKET/PREFIX`. It is a `spark_export.storage.WritableFiles`."""
 
     replaces_whole = False
     lease_times = TIMES

@@ -38,14 +38,14 @@ from spark_export.pieces import PIECE_BYTES
 from spark_export.publishing import WritableArchive
 from spark_export.schema import ARRIVAL, ENVELOPES
 from spark_export.source import batched
-from spark_export.writing import PIECE, Job, by_period, write_frame, write_indexes
+from spark_export.writing import PIECE, WritingJob, by_period, write_frame, write_indexes
 
 log = logging.getLogger(__name__)
 
 _TOPIC, _HASH = "^0x[0-9a-f]{8}$", "^0x[0-9a-f]{64}$"
 
 
-class Salvage:
+class ArchiveSalvage:
     """Takes in what is left of damaged periods of an archive, whose lock the caller holds."""
 
     def __init__(
@@ -130,7 +130,7 @@ class Salvage:
             + (before[period].fingerprint if (period := day_name(number)) in before else Fingerprint())
             for number, fingerprint in new.items()
         }
-        job = Job(self._archive.url, self._layout, run, self._network_topic)
+        job = WritingJob(self._archive.url, self._layout, run, self._network_topic)
         counts = {period: max(1, should[number].bytes // PIECE_BYTES) for period, number in periods.items()}
         pieces = write_frame(_in_pieces(envelopes, counts), job, sum(counts.values()))
         written, indexes = by_period(pieces), write_indexes(job, pieces)

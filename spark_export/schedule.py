@@ -46,7 +46,7 @@ from spark_export.options import (
     next_due,
 )
 from spark_export.overdue import waiting_since
-from spark_export.places import Place, places_of, read_compaction
+from spark_export.places import StorePlace, places_of, read_compaction
 from spark_export.store import check_mailserver_was_first
 from spark_export.upkeep import anything_archived, put_off, waits_since
 
@@ -75,7 +75,7 @@ class _Stopped(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ScheduledRun:
     """One run: a command, and how many seconds it may take. A run that takes longer must be hanging, and is ended.
 
     `environment`: variables that it has besides ours.
@@ -88,7 +88,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Job:
+class ScheduledJob:
     """A run that a cron expression schedules.
 
     Args:
@@ -97,7 +97,7 @@ class Job:
         has_failed: whether its last run failed: it is made again after the next run of an earlier job.
     """
 
-    run: Run
+    run: ScheduledRun
     expression: str
     since: float
     has_work: Callable[[], bool] = lambda: True
@@ -111,13 +111,13 @@ class Job:
 def schedule(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT; return the exit code."""
 
-    async def until_stopped(stores: Sequence[Place]) -> int:
+    async def until_stopped(stores: Sequence[StorePlace]) -> int:
         stop = _stop_signals()
         with contextlib.suppress(_Stopped):
             await _until_mailserver_was_first(stores, stop)
             current = time.time()
             since = await _asked(partial(waiting, stores, current), stop)
-            compaction = Job(_run(_COMPACT, arguments, COMPACT_OPTIONS), arguments.schedule, since)
+            compaction = ScheduledJob(_run(_COMPACT, arguments, COMPACT_OPTIONS), arguments.schedule, since)
             upkeep = await _asked(partial(_upkeep, arguments, stores, current), stop)
             await run_by([compaction, *_of_communities(arguments, arguments.schedule, since), *upkeep], stop)
         log.info("schedule stopped")
@@ -130,7 +130,7 @@ def nightly(arguments: argparse.Namespace) -> int:
     """Compact, make the history archives of communities, then merge and verify if they are due; return the exit code of
     the last run that failed, else 0."""
 
-    async def once(stores: Sequence[Place]) -> int:
+    async def once(stores: Sequence[StorePlace]) -> int:
         stop, current = _stop_signals(), time.time()
         exit_code = await run_once(_run(_COMPACT, arguments, COMPACT_OPTIONS), stop)
         with contextlib.suppress(_Stopped):
@@ -153,10 +153,10 @@ def now(arguments: argparse.Namespace) -> int:
     return asyncio.run(once())
 
 
-def _upkeep(arguments: argparse.Namespace, stores: Sequence[Place], current: float) -> list[Job]:
+def _upkeep(arguments: argparse.Namespace, stores: Sequence[StorePlace], current: float) -> list[ScheduledJob]:
     """The jobs for the whole archive, in the order in which they run if both are due."""
     return [
-        Job(
+        ScheduledJob(
             _run(task.value, arguments, options),
             expression,
             waits_since(stores, task, current),
@@ -170,12 +170,12 @@ def _upkeep(arguments: argparse.Namespace, stores: Sequence[Place], current: flo
     ]
 
 
-def _of_communities(arguments: argparse.Namespace, expression: str, since: float) -> list[Job]:
+def _of_communities(arguments: argparse.Namespace, expression: str, since: float) -> list[ScheduledJob]:
     """The run for communities, which follows each compaction, if there is a folder of them."""
     if not arguments.communities:
         return []
     run = _run(Task.COMMUNITIES.value, arguments, COMMUNITIES_OPTIONS)
-    return [Job(run, expression, since, partial(_has_communities, Path(arguments.communities)))]
+    return [ScheduledJob(run, expression, since, partial(_has_communities, Path(arguments.communities)))]
 
 
 def _has_communities(folder: Path) -> bool:
@@ -187,15 +187,15 @@ def _has_communities(folder: Path) -> bool:
         return True
 
 
-def _run(name: str, arguments: argparse.Namespace, options: Sequence[Option]) -> Run:
+def _run(name: str, arguments: argparse.Namespace, options: Sequence[Option]) -> ScheduledRun:
     flags = command_line(arguments, [option for option in options if option.name != STORE.name])
     command = [sys.executable, "-m", "spark_export", name, *flags]
     # A URL may have a password, and everybody on the machine may read a command line.
     environment = {STORE.variable: shlex.join(arguments.store)}
-    return Run(name, command, float(arguments.max_run_hours) * _SECONDS_PER_HOUR, environment)
+    return ScheduledRun(name, command, float(arguments.max_run_hours) * _SECONDS_PER_HOUR, environment)
 
 
-async def _until_mailserver_was_first(stores: Sequence[Place], stop: asyncio.Event) -> None:
+async def _until_mailserver_was_first(stores: Sequence[StorePlace], stop: asyncio.Event) -> None:
     """Wait until the mailserver was started on each store that cannot be read before.
 
     After an upgrade, or where a backup was restored, both start at one moment. It would not be known since when a run
@@ -213,7 +213,7 @@ async def _until_mailserver_was_first(stores: Sequence[Place], stop: asyncio.Eve
             await asyncio.wait_for(stop.wait(), MAILSERVER_POLL_S)
 
 
-def _what_waits_for_mailserver(stores: Sequence[Place]) -> str:
+def _what_waits_for_mailserver(stores: Sequence[StorePlace]) -> str:
     """Why a store cannot be read before the mailserver was started on it; "" if none is such a store."""
     for store in stores:
         try:
@@ -225,7 +225,7 @@ def _what_waits_for_mailserver(stores: Sequence[Place]) -> str:
     return ""
 
 
-def waiting(stores: Sequence[Place], current: float) -> float:
+def waiting(stores: Sequence[StorePlace], current: float) -> float:
     """Since when one of the stores has been waiting for a run, in Unix seconds; `current` if none has, or that is
     unknown."""
     since = current
@@ -243,7 +243,7 @@ def waiting(stores: Sequence[Place], current: float) -> float:
     return since
 
 
-def _has_archive(stores: Sequence[Place], task: Task) -> bool:
+def _has_archive(stores: Sequence[StorePlace], task: Task) -> bool:
     """Whether the compaction has archived anything yet. If not, the task waits for its next time."""
     try:
         if anything_archived(stores):
@@ -256,7 +256,7 @@ def _has_archive(stores: Sequence[Place], task: Task) -> bool:
     return False
 
 
-async def run_by(jobs: Sequence[Job], stop: asyncio.Event, clock: Callable[[], float] = time.time) -> None:
+async def run_by(jobs: Sequence[ScheduledJob], stop: asyncio.Event, clock: Callable[[], float] = time.time) -> None:
     """Run each job when it is due, one run at a time, until `stop` is set."""
     for job in jobs:
         upcoming = utc_text(next_due(job.expression, clock()))
@@ -274,7 +274,7 @@ async def run_by(jobs: Sequence[Job], stop: asyncio.Event, clock: Callable[[], f
                 await asyncio.wait_for(stop.wait(), min(MAX_SLEEP_S, soonest - current))
 
 
-async def _run_what_is_due(jobs: Sequence[Job], stop: asyncio.Event, clock: Callable[[], float]) -> bool:
+async def _run_what_is_due(jobs: Sequence[ScheduledJob], stop: asyncio.Event, clock: Callable[[], float]) -> bool:
     """Make a run of each job that is due, in their order; return whether there was one.
 
     Raises:
@@ -320,7 +320,7 @@ async def _asked(ask: Callable[[], T], stop: asyncio.Event) -> T:
     return await answered
 
 
-async def run_once(run: Run, stop: asyncio.Event) -> int:
+async def run_once(run: ScheduledRun, stop: asyncio.Event) -> int:
     """Make a run as a child process, which is ended when `stop` is set, or it takes too long; return its exit code."""
     began = time.monotonic()
     # A session of its own: a terminal's Ctrl-C reaches it through us only, and its JVM can be killed with it.

@@ -29,7 +29,7 @@ from spark_export.decode import StoredRows, decode_rows, hex_strings, sound_rows
 from spark_export.pieces import Batch, StoreRows
 from spark_export.places import address_of, database_at, is_url
 from spark_export.schema import KEYS
-from spark_export.store import Store, StoreDay, connect, translated
+from spark_export.store import StoreDay, StoreSnapshot, connect, translated
 from spark_export.usual_form import Bytes
 
 BATCH_ROWS = 4000
@@ -125,7 +125,7 @@ class StoreSource(DataSource):
 
 
 def options_of(
-    stores: Sequence[Store], days: Sequence[Sequence[StoreDay]], created_until: int = END_OF_TIME
+    stores: Sequence[StoreSnapshot], days: Sequence[Sequence[StoreDay]], created_until: int = END_OF_TIME
 ) -> dict[str, str]:
     """What tells the source which rows to read.
 

@@ -39,7 +39,7 @@ _RENAME_EXCHANGE = 2  # linux/fs.h
 _CANNOT_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
 
 
-class Storage(ArchiveFiles, Protocol):
+class WritableFiles(ArchiveFiles, Protocol):
     """The files of an archive, to read and to change."""
 
     replaces_whole: bool
@@ -83,7 +83,7 @@ class Storage(ArchiveFiles, Protocol):
         """Start the directory's age anew."""
 
 
-def open_storage(spark: SparkSession, archive: str) -> Storage:
+def open_storage(spark: SparkSession, archive: str) -> WritableFiles:
     """The storage of an archive, by the scheme of its path.
 
     Raises:
@@ -107,7 +107,7 @@ class LocalStorage(LocalFiles):
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """See Storage. The kernel drops the lock with the process."""
+        """See WritableFiles. The kernel drops the lock with the process."""
         with refused("write", self.root):
             make_folder(self.root)
         with contextlib.ExitStack() as stack:
@@ -119,14 +119,14 @@ class LocalStorage(LocalFiles):
             yield
 
     def write(self, name: str, text: str) -> None:
-        """See Storage. It is on disk at the end."""
+        """See WritableFiles. It is on disk at the end."""
         path = self.root / name
         with refused("write", path):
             make_folder(path.parent)
             write_atomically(path, text, 0o644)
 
     def is_same(self, one: str, other: str) -> bool:
-        """See Storage."""
+        """See WritableFiles."""
         with refused("read", self.root / one):
             try:
                 return (self.root / one).samefile(self.root / other)
@@ -134,7 +134,7 @@ class LocalStorage(LocalFiles):
                 return False
 
     def remove(self, *names: str) -> None:
-        """See Storage."""
+        """See WritableFiles."""
         for path in (self.root / name for name in names):
             with refused("remove", path):
                 if path.is_dir():
@@ -145,7 +145,7 @@ class LocalStorage(LocalFiles):
                         sync_folder(path.parent)
 
     def put(self, source: str, target: str) -> None:
-        """See Storage. In one step where kernel and file system can exchange directories; on disk at the end."""
+        """See WritableFiles. In one step where kernel and file system can exchange directories; on disk at the end."""
         old, new = self.root / target, self.root / source
         with refused("write", old):
             make_folder(old.parent)
@@ -160,7 +160,7 @@ class LocalStorage(LocalFiles):
                 sync_folder(parent)
 
     def link(self, source: str, target: str) -> bool:
-        """See Storage."""
+        """See WritableFiles."""
         top, copy = self.root / source, self.root / target
         with refused("write", copy):
             for file in sorted(top.rglob("*.parquet")):
@@ -181,7 +181,7 @@ class LocalStorage(LocalFiles):
         return True
 
     def restore(self, source: str, target: str) -> bool:
-        """See Storage."""
+        """See WritableFiles."""
         path = self.root / target
         with refused("write", path):
             if not (self.root / source).exists():
@@ -192,7 +192,7 @@ class LocalStorage(LocalFiles):
         return True
 
     def sync(self, directory: str) -> None:
-        """See Storage."""
+        """See WritableFiles."""
         top = self.root / directory
         with refused("write", top):
             for folder, _, files in os.walk(top):
@@ -203,12 +203,12 @@ class LocalStorage(LocalFiles):
                 sync_folder(above)
 
     def age(self, directory: str) -> float:
-        """See Storage."""
+        """See WritableFiles."""
         with refused("read", self.root / directory):
             return time.time() - (self.root / directory).stat().st_mtime
 
     def touch(self, directory: str) -> None:
-        """See Storage."""
+        """See WritableFiles."""
         path = self.root / directory
         with refused("write", path):
             if path.exists():

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from mailserver.errors import EarlierVersion, StoreError
 from mailserver.store.sqlite.schema import APPLICATION_ID, NEWEST, SCHEMA_VERSION
 from spark_export.errors import ExportError, MailserverFirst
-from spark_export.places import Place
+from spark_export.places import StorePlace
 
 _SQLITE_HEADER = b"SQLite format 3\x00"
 _BUSY_TIMEOUT_S = 30.0
@@ -29,12 +29,12 @@ class StoreDay:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class StoreSnapshot:
     """A store as it was at one moment. Rows never change and `seq` only rises, so `last_seq` of each day is enough to
     see the same rows later. Nothing is pruned while the compaction lock is held.
     """
 
-    place: Place
+    place: StorePlace
     id: str
     days: tuple[StoreDay, ...]
     topics_of_a_day: int
@@ -81,7 +81,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def describe(place: Place) -> Store:
+def describe(place: StorePlace) -> StoreSnapshot:
     """Look at what is in a store, without counting it.
 
     Raises:
@@ -92,7 +92,9 @@ def describe(place: Place) -> Store:
     with translated():
         held = place.held()
     days = tuple(StoreDay(*day) for day in held.days)
-    return Store(place, held.identity, days, held.topics_of_a_day, max((day.last_seq for day in days), default=0))
+    return StoreSnapshot(
+        place, held.identity, days, held.topics_of_a_day, max((day.last_seq for day in days), default=0)
+    )
 
 
 @contextlib.contextmanager
@@ -106,7 +108,7 @@ def translated() -> Iterator[None]:
         raise ExportError(str(error)) from error
 
 
-def _describe_file(path: Path) -> Store:
+def _describe_file(path: Path) -> StoreSnapshot:
     with connect(path) as connection:
         connection.execute("BEGIN")  # one snapshot for all of it
         identity = _identity(connection, path)
@@ -118,7 +120,7 @@ def _describe_file(path: Path) -> Store:
         )
         ((newest,),) = connection.execute(NEWEST)
         connection.execute("COMMIT")
-    return Store(path, identity, tuple(StoreDay(*day) for day in days), topics, newest)
+    return StoreSnapshot(path, identity, tuple(StoreDay(*day) for day in days), topics, newest)
 
 
 def _identity(connection: sqlite3.Connection, path: Path) -> str:
@@ -128,7 +130,7 @@ def _identity(connection: sqlite3.Connection, path: Path) -> str:
     return str(row[0])
 
 
-def check_mailserver_was_first(place: Place) -> None:
+def check_mailserver_was_first(place: StorePlace) -> None:
     """Make sure that the mailserver was started on a store, if it has to be before a run can read it.
 
     Raises:
@@ -143,7 +145,7 @@ def check_mailserver_was_first(place: Place) -> None:
             place.check_version()
 
 
-def check_network_topic(places: Iterable[Place], network_topic: str) -> None:
+def check_network_topic(places: Iterable[StorePlace], network_topic: str) -> None:
     """Check that the message ids of stores belong to a network topic, as those of their archive are to.
 
     Raises:
@@ -158,7 +160,7 @@ def check_network_topic(places: Iterable[Place], network_topic: str) -> None:
             )
 
 
-def _network_topic(place: Place) -> str:
+def _network_topic(place: StorePlace) -> str:
     if not isinstance(place, Path):
         with translated():
             return place.network_topic()
@@ -167,7 +169,7 @@ def _network_topic(place: Place) -> str:
     return "" if row is None else str(row[0])
 
 
-def last_reception(place: Place) -> int | None:
+def last_reception(place: StorePlace) -> int | None:
     """When a store received its last envelope, in Unix seconds; None if it is empty.
 
     Raises:
@@ -181,7 +183,7 @@ def last_reception(place: Place) -> int | None:
     return None if last is None else int(last)
 
 
-def oldest_day(place: Place) -> int | None:
+def oldest_day(place: StorePlace) -> int | None:
     """The oldest UTC day of reception that a store has rows of; None if it is empty.
 
     Raises:

@@ -11,7 +11,7 @@ from mailserver.archive.fingerprint import Fingerprint
 from spark_export.pieces import Batch
 from spark_export.places import address_of
 from spark_export.source import StoreRange, ranges_of, read_totals
-from spark_export.store import Store, StoreDay
+from spark_export.store import StoreDay, StoreSnapshot
 from spark_export.tasks import in_tasks
 
 TASK_ROWS = 250_000
@@ -27,7 +27,7 @@ class DayTotals(NamedTuple):
     batches: list[Batch]
 
 
-def totals(spark: SparkSession, stores: Sequence[Store], days: Sequence[Sequence[StoreDay]]) -> list[DayTotals]:
+def totals(spark: SparkSession, stores: Sequence[StoreSnapshot], days: Sequence[Sequence[StoreDay]]) -> list[DayTotals]:
     """Sum up days of stores.
 
     Args:

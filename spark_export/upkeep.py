@@ -13,14 +13,14 @@ from dataclasses import replace
 from mailserver.archive.errors import ArchiveBusy, NoArchive
 from mailserver.errors import StoreError
 from mailserver.handoff.last_run import CompactionRecordError
-from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError
+from mailserver.handoff.last_upkeep import LastUpkeep, Task, UpkeepRecordError
 from spark_export.errors import ExportError
-from spark_export.places import Place, read_compaction, read_upkeep, upkeep_lock, write_upkeep
+from spark_export.places import StorePlace, read_compaction, read_upkeep, upkeep_lock, write_upkeep
 
 log = logging.getLogger(__name__)
 
 
-def waits_since(stores: Sequence[Place], task: Task, current: float) -> float:
+def waits_since(stores: Sequence[StorePlace], task: Task, current: float) -> float:
     """Since when a run of a task has been waiting, in Unix seconds: for a new task `current`, which is written down."""
     since = current
     for store in stores:
@@ -31,13 +31,13 @@ def waits_since(stores: Sequence[Place], task: Task, current: float) -> float:
             if upkeep is not None:
                 since = min(since, upkeep.waits_since)
             else:
-                _write(store, task, Upkeep(current))
+                _write(store, task, LastUpkeep(current))
         except (UpkeepRecordError, StoreError) as error:
             log.warning("last run unknown cause=%r", str(error))
     return since
 
 
-def put_off(stores: Sequence[Place], task: Task, current: float) -> None:
+def put_off(stores: Sequence[StorePlace], task: Task, current: float) -> None:
     """Have a task that was due, but has nothing to do yet, wait anew from `current` on."""
     for store in stores:
         with contextlib.suppress(UpkeepRecordError, StoreError):
@@ -46,7 +46,7 @@ def put_off(stores: Sequence[Place], task: Task, current: float) -> None:
                 _write(store, task, replace(upkeep, waits_since=current))
 
 
-def anything_archived(stores: Sequence[Place]) -> bool:
+def anything_archived(stores: Sequence[StorePlace]) -> bool:
     """Whether the compaction has archived anything of these stores yet.
 
     Raises:
@@ -58,7 +58,7 @@ def anything_archived(stores: Sequence[Place]) -> bool:
 
 @contextlib.contextmanager
 def recorded_upkeep(
-    stores: Sequence[Place], task: Task, explain: Callable[[BaseException], tuple[int, str]]
+    stores: Sequence[StorePlace], task: Task, explain: Callable[[BaseException], tuple[int, str]]
 ) -> Iterator[None]:
     """Write beside each store that a run of a task has begun, and how it has ended. Without stores, do nothing.
 
@@ -94,7 +94,7 @@ def recorded_upkeep(
             _write(store, task, replace(record, waits_since=now, finished_at=now, exit_code=0, succeeded_at=now))
 
 
-def _has_not_begun(error: BaseException, stores: Sequence[Place]) -> bool:
+def _has_not_begun(error: BaseException, stores: Sequence[StorePlace]) -> bool:
     """Whether a run has ended with nothing done, and no fault: another task's was at work, or there is no archive, and
     none is expected."""
     if not isinstance(error, NoArchive):
@@ -106,22 +106,22 @@ def _has_not_begun(error: BaseException, stores: Sequence[Place]) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(store: Place, task: Task) -> Iterator[None]:
+def _locked(store: StorePlace, task: Task) -> Iterator[None]:
     with upkeep_lock(store, task) as other:
         if other is not None:
             raise ExportError(f"{store}: another run of {task.value} (pid {other}) is at work")
         yield
 
 
-def _last(store: Place, task: Task, began: float) -> Upkeep:
+def _last(store: StorePlace, task: Task, began: float) -> LastUpkeep:
     try:
-        return read_upkeep(store, task) or Upkeep(began)
+        return read_upkeep(store, task) or LastUpkeep(began)
     except UpkeepRecordError as error:
         log.warning("unreadable record of runs replaced cause=%r", str(error))
-        return Upkeep(began)
+        return LastUpkeep(began)
 
 
-def _write(store: Place, task: Task, upkeep: Upkeep) -> None:
+def _write(store: StorePlace, task: Task, upkeep: LastUpkeep) -> None:
     try:
         write_upkeep(store, task, upkeep)
     except (OSError, StoreError) as error:  # it is for people: a run goes on without

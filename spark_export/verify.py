@@ -13,7 +13,7 @@ from spark_export.archived_record import withdraw
 from spark_export.incidents import Loss
 from spark_export.mending import Mending
 from spark_export.own_files import read_incidents
-from spark_export.places import Place
+from spark_export.places import StorePlace
 from spark_export.publishing import WritableArchive
 from spark_export.storage import open_storage
 
@@ -46,7 +46,9 @@ class Verification:
         ]
 
 
-def verify(spark: SparkSession, path: str, *, now: float | None = None, stores: Sequence[Place] = ()) -> Verification:
+def verify(
+    spark: SparkSession, path: str, *, now: float | None = None, stores: Sequence[StorePlace] = ()
+) -> Verification:
     """Read every file of an archive and compare it with its record.
 
     What is wrong is written down: then no store deletes what may be gone, and the next compaction mends it. No file of

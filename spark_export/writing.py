@@ -28,7 +28,7 @@ from spark_export.errors import ExportCheckFailed
 from spark_export.indexing import Fragments, fragment_of, write_index
 from spark_export.muids import with_muids
 from spark_export.parquet_file import ROWS, decode, encode, read_row_groups, row_group_ends, row_groups
-from spark_export.pieces import FileRows, GroupSpan, Key, Piece, path_in_period
+from spark_export.pieces import FileRows, GroupSpan, Piece, TopicTime, path_in_period
 from spark_export.session import tasks_failures_told
 from spark_export.source import Faulty, batched, read_envelopes
 from spark_export.task_files import TaskFiles
@@ -41,7 +41,7 @@ PIECE = "_piece"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class WritingJob:
     """What all tasks of one writing have in common. `url`: of the archive. `network_topic`: to which the MUIDs of the
     rows belong."""
 
@@ -61,7 +61,7 @@ class PieceWritten:
     faulty: tuple[Faulty, ...] = ()
 
 
-def write_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list[PieceWritten]:
+def write_pieces(spark: SparkSession, job: WritingJob, pieces: Sequence[Piece]) -> list[PieceWritten]:
     """Write each piece in a task of its own.
 
     Raises:
@@ -71,7 +71,7 @@ def write_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list
     return in_tasks(spark, pieces, partial(write_piece, job))
 
 
-def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritten]:
+def write_frame(envelopes: DataFrame, job: WritingJob, pieces: int) -> list[PieceWritten]:
     """Write rows that only Spark can read.
 
     Args:
@@ -84,7 +84,7 @@ def write_frame(envelopes: DataFrame, job: Job, pieces: int) -> list[PieceWritte
         return envelopes.repartitionById(pieces, F.col(PIECE)).rdd.mapPartitions(partial(_write_rows, job)).collect()
 
 
-def _write_rows(job: Job, rows: Iterable[Row]) -> Iterable[PieceWritten]:
+def _write_rows(job: WritingJob, rows: Iterable[Row]) -> Iterable[PieceWritten]:
     """In a task: write the rows of one piece, if there are any."""
     gathered = Unsorted()
     piece: tuple[str, int] | None = None
@@ -98,7 +98,7 @@ def _write_rows(job: Job, rows: Iterable[Row]) -> Iterable[PieceWritten]:
         yield _write(job, *piece, with_muids(gathered.in_order(), job.network_topic))
 
 
-def look_into(spark: SparkSession, job: Job, files: Sequence[FileRows]) -> list[GroupSpan]:
+def look_into(spark: SparkSession, job: WritingJob, files: Sequence[FileRows]) -> list[GroupSpan]:
     """Return the row groups of files of the archive, whose bytes are compared with their digests first.
 
     Raises:
@@ -108,7 +108,7 @@ def look_into(spark: SparkSession, job: Job, files: Sequence[FileRows]) -> list[
     return [span for spans in in_tasks(spark, files, partial(group_spans, job)) for span in spans]
 
 
-def index_pieces(spark: SparkSession, job: Job, pieces: Sequence[Piece], *, has_muids: bool) -> list[Fragments]:
+def index_pieces(spark: SparkSession, job: WritingJob, pieces: Sequence[Piece], *, has_muids: bool) -> list[Fragments]:
     """Make the fragments of files that are in their places already, as `write_pieces` does of files that it writes.
 
     Args:
@@ -126,7 +126,7 @@ def by_period(written: Iterable[PieceWritten]) -> dict[str, Written]:
     return {period: together([piece.found for piece in pieces]) for period, pieces in _with_files(written).items()}
 
 
-def write_indexes(job: Job, written: Iterable[PieceWritten]) -> dict[str, IndexRecord]:
+def write_indexes(job: WritingJob, written: Iterable[PieceWritten]) -> dict[str, IndexRecord]:
     """Write the index of each period from the fragments of its pieces.
 
     Raises:
@@ -149,7 +149,7 @@ def _with_files(written: Iterable[PieceWritten]) -> dict[str, list[PieceWritten]
 
 
 def write_period_index(
-    files: TaskFiles, job: Job, period: str, run: str, fragments: Sequence[Fragments]
+    files: TaskFiles, job: WritingJob, period: str, run: str, fragments: Sequence[Fragments]
 ) -> IndexRecord:
     """Put the index of a period together, as `run` has written its files.
 
@@ -159,7 +159,7 @@ def write_period_index(
     return write_index(files, index_of(period, run), fragments, f"{_attempts(job)}/{period}.index", job.network_topic)
 
 
-def write_piece(job: Job, piece: Piece) -> PieceWritten:
+def write_piece(job: WritingJob, piece: Piece) -> PieceWritten:
     """Read, sort, write and read back one piece: what a task does.
 
     Raises:
@@ -181,7 +181,7 @@ def write_piece(job: Job, piece: Piece) -> PieceWritten:
     return _write(job, piece.period, piece.number, gathered.in_order(), tuple(faulty))
 
 
-def index_piece(job: Job, piece: Piece, *, has_muids: bool) -> Fragments:
+def index_piece(job: WritingJob, piece: Piece, *, has_muids: bool) -> Fragments:
     """Make the fragments of the files of a piece: what `index_pieces` does for each.
 
     Raises:
@@ -198,7 +198,7 @@ def index_piece(job: Job, piece: Piece, *, has_muids: bool) -> Fragments:
     return _keep_fragments(files, job, piece.period, piece.number, parts, id_sums.together(sums) if has_muids else None)
 
 
-def group_spans(job: Job, file: FileRows) -> list[GroupSpan]:
+def group_spans(job: WritingJob, file: FileRows) -> list[GroupSpan]:
     """The row groups of a file: what `look_into` does for each.
 
     Raises:
@@ -224,7 +224,7 @@ def _rows_of(files: TaskFiles, layout: Layout, source: FileRows) -> pa.Table:
     return rows if upper is None else rows.filter(_is_before(rows, upper))
 
 
-def _is_before(rows: pa.Table, key: Key) -> pa.ChunkedArray:
+def _is_before(rows: pa.Table, key: TopicTime) -> pa.ChunkedArray:
     topic, created = key
     same = pc.equal(rows.column("topic"), topic)
     return pc.or_(pc.less(rows.column("topic"), topic), pc.and_(same, pc.less(rows.column("created"), created)))
@@ -238,7 +238,7 @@ def _checked(files: TaskFiles, source: FileRows) -> pa.Buffer:
     return data
 
 
-def _write(job: Job, period: str, number: int, rows: pa.Table, faulty: tuple[Faulty, ...] = ()) -> PieceWritten:
+def _write(job: WritingJob, period: str, number: int, rows: pa.Table, faulty: tuple[Faulty, ...] = ()) -> PieceWritten:
     """Write rows, which are sorted, to a file in each of their directories, and read these back.
 
     Args:
@@ -263,7 +263,12 @@ def _write(job: Job, period: str, number: int, rows: pa.Table, faulty: tuple[Fau
 
 
 def _keep_fragments(
-    files: TaskFiles, job: Job, period: str, number: int, fragments: Sequence[tuple[str, bytes]], sums: Table | None
+    files: TaskFiles,
+    job: WritingJob,
+    period: str,
+    number: int,
+    fragments: Sequence[tuple[str, bytes]],
+    sums: Table | None,
 ) -> Fragments:
     """Put the fragments of a piece, and the sums of its ids, where the driver finds them."""
     name = f"{STAGING}/{job.run}/fragments/{period}-{number:05}"
@@ -275,7 +280,7 @@ def _keep_fragments(
     return Fragments(name, sizes, None if sums is None else len(sums))
 
 
-def _attempts(job: Job) -> str:
+def _attempts(job: WritingJob) -> str:
     """Where this attempt at a task, or the driver, may have files until they are whole."""
     context = TaskContext.get()
     return f"{STAGING}/{job.run}/attempts/{'driver' if context is None else context.taskAttemptId()}"

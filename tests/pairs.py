@@ -14,7 +14,7 @@ from mailserver.codec.keys import PrivateKey
 from mailserver.errors import DisconnectReason
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import Capability
-from mailserver.rlpx.events import Closed, Event, MessageReceived
+from mailserver.rlpx.events import Event, MessageReceived, SessionClosed
 from mailserver.rlpx.framing import HEADER_BYTES, MAC_BYTES, FrameDecoder, FrameEncoder, padded
 from mailserver.rlpx.handshake import Entropy, Initiator, Recipient, Secrets, packet_length
 from mailserver.rlpx.session import Session
@@ -241,14 +241,14 @@ def open_session(
 
 
 class AnyClosed:
-    """Equal to a Closed of any cause."""
+    """Equal to a SessionClosed of any cause."""
 
     def __init__(self, reason: DisconnectReason | None, *, by_peer: bool) -> None:
         self.reason = reason
         self.by_peer = by_peer
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Closed) and (other.reason, other.by_peer) == (self.reason, self.by_peer)
+        return isinstance(other, SessionClosed) and (other.reason, other.by_peer) == (self.reason, self.by_peer)
 
     def __hash__(self) -> int:
         return hash((self.reason, self.by_peer))

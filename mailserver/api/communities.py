@@ -13,7 +13,7 @@ from typing import Any
 
 from mailserver.api.caller import Call
 from mailserver.api.dispatch import Method
-from mailserver.api.errors import ErrorCode, Known
+from mailserver.api.errors import ErrorCode, ErrorCodes
 from mailserver.api.params import (
     Fields,
     Invalid,
@@ -59,7 +59,7 @@ from mailserver.live.intake import Clock
 from mailserver.net.sessions import random_key
 from mailserver.waku.envelope import MAX_U32
 
-COMMUNITY_ERRORS: Known = {
+COMMUNITY_ERRORS: ErrorCodes = {
     CommunityError: ErrorCode.COMMUNITY_REFUSED,
     MembershipError: ErrorCode.COMMUNITY_REFUSED,
     ServedError: ErrorCode.COMMUNITY_REFUSED,

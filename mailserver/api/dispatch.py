@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mailserver.api.caller import Call
-from mailserver.api.errors import ErrorCode, Known, RpcError
+from mailserver.api.errors import ErrorCode, ErrorCodes, RpcError
 from mailserver.api.params import Fields, Json, shown
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 
@@ -76,7 +76,7 @@ class Method:
 class Dispatcher:
     """Calls methods by name. Knows no transport."""
 
-    def __init__(self, methods: Mapping[str, Method], known: Known) -> None:
+    def __init__(self, methods: Mapping[str, Method], known: ErrorCodes) -> None:
         self._methods = methods
         self._known = known
 

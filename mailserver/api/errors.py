@@ -5,7 +5,7 @@ from enum import IntEnum
 
 from mailserver.errors import MailserverError
 
-Known = Mapping[type[MailserverError], "ErrorCode"]
+ErrorCodes = Mapping[type[MailserverError], "ErrorCode"]
 """The errors that methods may raise besides RpcError, and the code that callers get for each."""
 
 

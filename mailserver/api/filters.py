@@ -23,7 +23,7 @@ from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DecodeError, MailserverError
 from mailserver.live.feed import Feed, LiveEnvelope
 from mailserver.waku.envelope import TOPIC_BYTES, Envelope, EnvelopeHash
-from mailserver.waku.payload import SYMMETRIC_KEY_BYTES, Opened, open_asymmetric, open_symmetric
+from mailserver.waku.payload import SYMMETRIC_KEY_BYTES, OpenedPayload, open_asymmetric, open_symmetric
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class Message:
 
     envelope: Envelope
     hash: EnvelopeHash
-    opened: Opened
+    opened: OpenedPayload
     recipient: NodeId | None
     pow: float
     is_p2p: bool

@@ -3,7 +3,7 @@
 from mailserver.api.admin import AdminMethods
 from mailserver.api.dialects import Dialect
 from mailserver.api.dispatch import Method
-from mailserver.api.errors import ErrorCode, Known
+from mailserver.api.errors import ErrorCode, ErrorCodes
 from mailserver.api.filters import FilterNotFound, Filters, TooManyFilters
 from mailserver.api.keys import KeyNotFound, KeyStore, TooManyKeys
 from mailserver.api.waku import KeyMethods, NodeMethods
@@ -21,7 +21,7 @@ from mailserver.peers.connected import PeerNotConnected, PeerNotTrusted
 from mailserver.peers.node import Node
 from mailserver.store.message_ids import RangeTooWide, TooManyIds
 
-KNOWN_ERRORS: Known = {
+KNOWN_ERRORS: ErrorCodes = {
     EnvelopeRefused: ErrorCode.REFUSED,
     KeyNotFound: ErrorCode.NOT_FOUND,
     FilterNotFound: ErrorCode.NOT_FOUND,

@@ -35,7 +35,7 @@ from mailserver.codec.keys import NodeId
 from mailserver.live.intake import Clock
 from mailserver.mail.completion import NO_ENVELOPE, Completion, Failure
 from mailserver.mail.request import CURSOR_BYTES, MAX_REQUEST_TOPICS, UNSEALED_ID, Cursor, MailRequest
-from mailserver.peers.completions import ANSWER_TIMEOUT_S, Asker, Subscription
+from mailserver.peers.completions import ANSWER_TIMEOUT_S, Asker, OutcomeQueue
 from mailserver.peers.connected import PeerInfo
 from mailserver.peers.node import Node
 from mailserver.waku.bloom import Interest
@@ -119,7 +119,7 @@ class HistoryMethods(SendingMethods):
         return peer
 
 
-async def _notify(outcomes: Subscription, subscription: str, call: Call) -> None:
+async def _notify(outcomes: OutcomeQueue, subscription: str, call: Call) -> None:
     """Notify a subscriber of how requests end, as fast as it reads, until this is cancelled."""
     await call.answered.wait()
     while True:

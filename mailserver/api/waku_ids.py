@@ -32,7 +32,7 @@ from mailserver.ids.waku_message import MAX_MESSAGE_BYTES, MESSAGE_HASH_BYTES, W
 from mailserver.mail.request import MAX_REQUEST_TOPICS
 from mailserver.reconcile.wire import MAX_MESSAGE_BYTES as MAX_RECONCILE_BYTES
 from mailserver.store.interface import Payer
-from mailserver.store.message_ids import MAX_IDS_OF_PAGE, MetadataRange, Scope
+from mailserver.store.message_ids import MAX_IDS_OF_PAGE, ComparedScope, MetadataRange
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from mailserver.waku.bloom import FULL_INTEREST, Interest
 from mailserver.waku.envelope import MAX_U32, Envelope, decode_envelope
@@ -122,7 +122,7 @@ class IdMethods:
         fields = params.object("query", (*_FILTER, "message"))
         self._check_network(fields)
         message = fields.required("message", hex_bytes(1, MAX_RECONCILE_BYTES))
-        comparison = self._ids.comparison(Scope(*_scope(fields)), payer=_payer(call))
+        comparison = self._ids.comparison(ComparedScope(*_scope(fields)), payer=_payer(call))
         try:
             return {"message": encode_hex(await comparison.respond(message))}
         except DecodeError as error:

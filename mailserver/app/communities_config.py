@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mailserver.app.config import LOG_LEVELS, STORE_VARIABLE, Config, parse_address, setting
 from mailserver.app.config_check import check_store
-from mailserver.app.config_sources import Sources
+from mailserver.app.config_sources import ConfigSources
 from mailserver.app.logs import LogFormat
 from mailserver.errors import ConfigError
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
@@ -162,5 +162,5 @@ def _address(name: str, text: str, *, is_port_free: bool = False) -> Address:
     return (host, 0) if is_port_free and text.endswith(":0") else (host, port)
 
 
-COMMUNITIES = Sources(CommunitiesConfig, "COMMUNITIES_", check_communities_config)
+COMMUNITIES = ConfigSources(CommunitiesConfig, "COMMUNITIES_", check_communities_config)
 """Where these settings come from."""

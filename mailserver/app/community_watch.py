@@ -15,7 +15,7 @@ from mailserver.community.member.following import Member
 from mailserver.community.member.history import read_known
 from mailserver.community.member.joined import MemberFolder
 from mailserver.community.member.progress import joined_progress
-from mailserver.community.member.records import Known
+from mailserver.community.member.records import KnownHistory
 from mailserver.community.owner.record import CommunityError
 from mailserver.community.owner.service import OwnedCommunity, OwnerService
 from mailserver.errors import StoreError
@@ -154,7 +154,7 @@ class CommunityWatch:
             known = await asyncio.to_thread(read_known, folder.history)
             problem = known.problem or ""
         except StoreError as error:
-            known, problem = Known((), None, None, None), str(error)
+            known, problem = KnownHistory((), None, None, None), str(error)
         try:
             offered = await asyncio.to_thread(member.offered)
         except OSError as error:

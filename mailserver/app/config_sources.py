@@ -15,7 +15,7 @@ from mailserver.errors import ConfigError
 T = TypeVar("T")
 
 
-class Sources(Generic[T]):
+class ConfigSources(Generic[T]):
     """Where the settings of one program come from.
 
     `prefix`: of its environment variables. `config_variable`: names its file.
@@ -148,5 +148,5 @@ def _from_toml(where: str, value: object, kind: Any) -> Any:
     return value
 
 
-MAILSERVER = Sources(Config, "MAILSERVER_", check_config)
+MAILSERVER = ConfigSources(Config, "MAILSERVER_", check_config)
 """The daemon's settings."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mailserver.api.caller import Call, Caller
 from mailserver.api.dispatch import Dispatcher, Method
-from mailserver.api.errors import ErrorCode, Known
+from mailserver.api.errors import ErrorCode, ErrorCodes
 from mailserver.api.params import Fields, Json, enode, flag, list_of, whole
 from mailserver.app.control_call import (
     MAX_LINE_BYTES,
@@ -30,7 +30,7 @@ from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.command import ATTEMPTS, SHOW_INTERVAL_S
 from mailserver.catchup.compared import Compared
 from mailserver.catchup.ledger import MAX_SOURCES, CatchupError
-from mailserver.catchup.progress import Progress, State
+from mailserver.catchup.progress import SourceProgress, SourceState
 from mailserver.codec.keys import Enode
 from mailserver.data_dir.running import CONTROL_FILE
 from mailserver.errors import ConnectionLost, StoreError
@@ -95,7 +95,7 @@ class CatchupMethods:
             settled.cancel()
         return self._shown(before)
 
-    def _shown(self, before: Mapping[Enode, Progress]) -> Json:
+    def _shown(self, before: Mapping[Enode, SourceProgress]) -> Json:
         """The progress since this call began, source by source."""
         now = ((was, self._catchup.snapshot([source])) for source, was in before.items())
         return [progress.since(was).as_json() for was, progresses in now for progress in progresses]
@@ -134,14 +134,14 @@ class ArchiveMethods:
             await asyncio.wait([comparing])
 
 
-def _is_worth_waiting(source: Progress) -> bool:
+def _is_worth_waiting(source: SourceProgress) -> bool:
     """Whether the source is being asked, or will be soon."""
-    if source.state is State.WAITING:
+    if source.state is SourceState.WAITING:
         return source.failures < ATTEMPTS and not source.is_hopeless
-    return source.state is State.FETCHING
+    return source.state is SourceState.FETCHING
 
 
-CONTROL_ERRORS: Known = {
+CONTROL_ERRORS: ErrorCodes = {
     CatchupError: ErrorCode.STORE_UNAVAILABLE,
     StoreError: ErrorCode.STORE_UNAVAILABLE,
     ConnectionLost: ErrorCode.PEER_UNAVAILABLE,  # the command itself has gone away, so nobody reads this

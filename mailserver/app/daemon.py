@@ -27,11 +27,11 @@ from mailserver.app.history import History, open_history
 from mailserver.app.logs import RecentError, RecentErrors, recent_errors
 from mailserver.app.process import background, listen, raise_file_limit
 from mailserver.app.rpc import serve_rpc
-from mailserver.app.upkeep import Upkeep, look_after
+from mailserver.app.upkeep import UpkeepTasks, look_after
 from mailserver.app.wiring import Reload, Server, catchup_settings
 from mailserver.app.workers import Worker, running_of, share_seen
 from mailserver.catchup.page_rules import Wrong
-from mailserver.catchup.progress import Progress, State
+from mailserver.catchup.progress import SourceProgress, SourceState
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.data_dir.folder import load_or_make_key, locked, write_enode
 from mailserver.data_dir.own_store import open_own_store
@@ -126,7 +126,7 @@ def _on_orphaned(lifeline: int, stop: asyncio.Event) -> None:
     stop.set()
 
 
-def _on_reload(server: Server, reload: Reload, upkeep: Upkeep | None) -> None:
+def _on_reload(server: Server, reload: Reload, upkeep: UpkeepTasks | None) -> None:
     config = server.reload(reload)
     if upkeep is not None:
         upkeep.pruning.change(policy.pruning(config))
@@ -139,7 +139,7 @@ async def _serve(
     store: StoreWithIds,
     history: History,
     acceptance: Acceptance,
-    upkeep: Upkeep | None,
+    upkeep: UpkeepTasks | None,
     metrics: Metrics,
     clock: Clock,
     worker: Worker | None,
@@ -239,7 +239,7 @@ async def _write_enode_later(data_dir: Path, enode: Enode) -> None:
 @contextlib.asynccontextmanager
 async def _take_commands(
     config: Config,
-    upkeep: Upkeep | None,
+    upkeep: UpkeepTasks | None,
     monitoring: Monitoring,
     history: History,
     acceptance: Acceptance,
@@ -308,7 +308,7 @@ async def _monitor(
     store: StoreWithIds,
     answering: History,
     server: Server,
-    upkeep: Upkeep | None,
+    upkeep: UpkeepTasks | None,
     metrics: Metrics,
     recent: RecentErrors,
     clock: Clock,
@@ -363,7 +363,7 @@ async def _serve_metrics(config: Config, monitoring: Monitoring) -> AsyncIterato
         await monitor.stop()
 
 
-def _sync_figures(progress: Progress) -> CatchupFigures:
+def _sync_figures(progress: SourceProgress) -> CatchupFigures:
     return CatchupFigures(
         source=progress.source,
         left_s=progress.left_s,
@@ -371,7 +371,7 @@ def _sync_figures(progress: Progress) -> CatchupFigures:
         fetched=progress.fetched,
         stored=progress.stored,
         wrong={wrong.name.lower(): progress.wrong.get(wrong, 0) for wrong in Wrong},
-        is_set_aside=progress.state is State.SET_ASIDE,
+        is_set_aside=progress.state is SourceState.SET_ASIDE,
     )
 
 

@@ -38,10 +38,10 @@ from mailserver.gateway.rates import Rates
 from mailserver.gateway.store_service import StoreService
 from mailserver.libp2p.connection import MUXERS
 from mailserver.libp2p.identity import IdentityKey
-from mailserver.libp2p.multiaddr import Multiaddr, Part
+from mailserver.libp2p.multiaddr import AddressProtocol, Multiaddr
 from mailserver.libp2p.noise import NoiseKeys
 from mailserver.limits.admission import Admission, Allowlist
-from mailserver.metrics.gateway import Asked, GatewayCollector, GatewayFigures, GatewayMetrics
+from mailserver.metrics.gateway import ClientProtocol, GatewayCollector, GatewayFigures, GatewayMetrics
 from mailserver.waku2.metadata import Metadata
 from mailserver.waku2.protocols import ProtocolId
 from mailserver.waku2.subscriptions import SubscriptionLimits, Subscriptions
@@ -118,10 +118,10 @@ class Gateway:
         self._admission = Admission(limits.admission, allowed)
         rates = Rates(
             {
-                Asked.FILTER: config.filter_requests_per_second,
-                Asked.OLD_FILTER: config.filter_requests_per_second,
-                Asked.STORE: config.store_queries_per_second,
-                Asked.LIGHTPUSH: config.sent_messages_per_second,
+                ClientProtocol.FILTER: config.filter_requests_per_second,
+                ClientProtocol.OLD_FILTER: config.filter_requests_per_second,
+                ClientProtocol.STORE: config.store_queries_per_second,
+                ClientProtocol.LIGHTPUSH: config.sent_messages_per_second,
             },
             allowed,
         )
@@ -174,7 +174,7 @@ class Gateway:
                 listened.append(_multiaddr(parse_address("listen", config.listen)[0], port))
             if config.websocket:
                 port = await listen(self.host.listen_websocket, "websocket", config.websocket)
-                listened.append(_multiaddr(parse_address("websocket", config.websocket)[0], port, Part.WS))
+                listened.append(_multiaddr(parse_address("websocket", config.websocket)[0], port, AddressProtocol.WS))
             self._addresses = config.announced or tuple(listened)
             yield tuple(f"{address}/p2p/{self._key.peer_id}" for address in self._addresses)
         finally:
@@ -220,13 +220,13 @@ class Gateway:
         return problems
 
 
-def _multiaddr(host: str, port: int, *more: Part) -> Multiaddr:
+def _multiaddr(host: str, port: int, *more: AddressProtocol) -> Multiaddr:
     """The address of a host that is listened on. Every address of the machine is shown as loopback's."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104
     try:
         address = ip_address(host)
     except ValueError:
-        kind = Part.DNS
+        kind = AddressProtocol.DNS
     else:
-        kind = Part.IP4 if address.version == IPV4 else Part.IP6
-    return Multiaddr(((kind, host), (Part.TCP, str(port)), *((part, "") for part in more)))
+        kind = AddressProtocol.IP4 if address.version == IPV4 else AddressProtocol.IP6
+    return Multiaddr(((kind, host), (AddressProtocol.TCP, str(port)), *((part, "") for part in more)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mailserver.app.config import LOG_LEVELS, STORE_VARIABLE, networks, parse_address, setting
 from mailserver.app.config_check import MAX_ARCHIVE_READS, check_store
-from mailserver.app.config_sources import Sources
+from mailserver.app.config_sources import ConfigSources
 from mailserver.app.logs import LogFormat
 from mailserver.errors import ConfigError, DecodeError
 from mailserver.gateway.limits import HostLimits
@@ -205,5 +205,5 @@ def check_gateway_config(config: GatewayConfig) -> None:
             raise ConfigError(f"{name}: {getattr(config, name)!r} is not one of {', '.join(choices)}")
 
 
-GATEWAY = Sources(GatewayConfig, "GATEWAY_", check_gateway_config)
+GATEWAY = ConfigSources(GatewayConfig, "GATEWAY_", check_gateway_config)
 """Where these settings come from."""

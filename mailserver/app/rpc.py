@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from mailserver.api.dispatch import Dispatcher, Method
-from mailserver.api.errors import Known
+from mailserver.api.errors import ErrorCodes
 from mailserver.app.process import listen
 from mailserver.data_dir.folder import read_token
 
@@ -14,7 +14,9 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def serve_rpc(address: str, token_file: str, methods: Mapping[str, Method], known: Known) -> AsyncIterator[int]:
+async def serve_rpc(
+    address: str, token_file: str, methods: Mapping[str, Method], known: ErrorCodes
+) -> AsyncIterator[int]:
     """Serve methods as long as the context is entered; yield the port.
 
     Args:

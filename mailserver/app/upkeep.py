@@ -20,7 +20,7 @@ from mailserver.upkeep.proven_time import ProvenTime
 from mailserver.upkeep.pruning import Pruning
 
 
-class Upkeep(NamedTuple):
+class UpkeepTasks(NamedTuple):
     """What does it."""
 
     proven_time: ProvenTime
@@ -38,7 +38,7 @@ async def look_after(
     *,
     is_first: bool,
     failed: Callable[[], None],
-) -> AsyncIterator[Upkeep | None]:
+) -> AsyncIterator[UpkeepTasks | None]:
     """Do the upkeep, if it is ours."""
     if not is_first:
         yield None
@@ -48,7 +48,7 @@ async def look_after(
         _prune(config, store, proven_time, metrics, clock) as pruning,
         _catch_up(config, settings, store, clock, failed=failed) as catchup,  # before anything is received
     ):
-        yield Upkeep(proven_time, pruning, catchup)
+        yield UpkeepTasks(proven_time, pruning, catchup)
 
 
 @contextlib.asynccontextmanager

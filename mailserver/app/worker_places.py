@@ -33,7 +33,7 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class WorkerEnded:
     """A worker has ended, and is started again after `restart_s`; None: it is not, and all others are stopped."""
 
     number: int
@@ -42,7 +42,7 @@ class Ended:
 
 
 @dataclass(slots=True)
-class Places:
+class WorkerPlaces:
     """The places of so many workers.
 
     `exit_code`: of the program, once all have stopped. `has_begun`: whether all of them have served peers.
@@ -83,7 +83,7 @@ class Places:
         self.has_begun = before or all(place.is_ready for place in self._places)
         return self.has_begun and not before
 
-    def ended(self, number: int, code: int, now: float) -> Ended | None:
+    def ended(self, number: int, code: int, now: float) -> WorkerEnded | None:
         """The process of a worker has ended; return what is to be said of that, if anything.
 
         Args:
@@ -99,12 +99,12 @@ class Places:
         if not self.has_begun:
             self.stop()
             self.exit_code = _exit_code(code) or 1
-            return Ended(number, cause, None)
+            return WorkerEnded(number, cause, None)
         if now - place.started_at >= STABLE_S:
             place.wait_s = FIRST_RESTART_S
         wait_s = place.wait_s
         place.start_at, place.wait_s = now + wait_s, min(2 * wait_s, MAX_RESTART_S)
-        return Ended(number, cause, wait_s)
+        return WorkerEnded(number, cause, wait_s)
 
     def reload(self) -> None:
         """The settings were changed: all that run are to hear of it."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, fields, replace
 from mailserver.app.config import Config, parse_address
 from mailserver.app.logs import LogFormat, set_up_logging
 from mailserver.app.process import listening_refused
-from mailserver.app.worker_places import Places
+from mailserver.app.worker_places import WorkerPlaces
 from mailserver.data_dir.folder import load_or_make_key, locked
 from mailserver.errors import ConfigError
 from mailserver.net.listener import BACKLOG
@@ -131,12 +131,12 @@ class _Supervisor:
     sockets: list[tuple[socket.socket, ...]]
     reload: Callable[[], Config]
     _board: Board = field(init=False)
-    _places: Places = field(init=False)
+    _places: WorkerPlaces = field(init=False)
     _lifeline: tuple[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
         self._board = Board(self.config.workers)
-        self._places = Places(self.config.workers)
+        self._places = WorkerPlaces(self.config.workers)
         self._lifeline = os.pipe()
 
     @property

@@ -2,10 +2,10 @@
 
 ArchiveError
   NoArchive        there is none
-  ArchiveFault     the archive does not hold what it should
-  ArchiveBusy      a run is at work on it
-  RecordDamaged    a record of it, or another small file that says what it is, is not whole
-  Unreadable       the disk, or whatever keeps a file of it, says that its bytes are not whole
+  ArchiveFault           the archive does not hold what it should
+  ArchiveBusy            a run is at work on it
+  RecordDamaged          a record of it, or another small file that says what it is, is not whole
+  ArchiveFileUnreadable  the disk, or whatever keeps a file of it, says that its bytes are not whole
 """
 
 from mailserver.errors import MailserverError
@@ -31,5 +31,5 @@ class RecordDamaged(ArchiveError):
     """A record of the archive cannot be read."""
 
 
-class Unreadable(ArchiveError):
+class ArchiveFileUnreadable(ArchiveError):
     """A file of the archive is there, and its bytes cannot be had: the disk is at fault, not the way there."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from mailserver.archive.errors import ArchiveError, RecordDamaged, Unreadable
+from mailserver.archive.errors import ArchiveError, ArchiveFileUnreadable, RecordDamaged
 
 LOCK_FILE = "_lock"
 """Held by a run while it changes the archive."""
@@ -56,11 +56,11 @@ class ArchiveFiles(Protocol):
         """SHA-256 of a file's bytes, in hex.
 
         Raises:
-            Unreadable: the file is damaged.
+            ArchiveFileUnreadable: the file is damaged.
         """
 
 
-SmallText = str | RecordDamaged | Unreadable | None
+SmallText = str | RecordDamaged | ArchiveFileUnreadable | None
 """A small file's text, or what is wrong with that file alone; None if there is none."""
 
 MAX_RECORD_BYTES = 64 * 1024 * 1024
@@ -69,7 +69,7 @@ MAX_RECORD_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
 """How much of a file is in memory, where it is not needed as a whole."""
 
-Version = tuple[int, ...]
+FileVersion = tuple[int, ...]
 """Identifies one state of a file that is only ever replaced as a whole, or one state of a folder's names."""
 
 
@@ -94,10 +94,10 @@ class ReadableFiles(ArchiveFiles, Protocol):
             OSError: it cannot be read. Its reads raise the same.
         """
 
-    def state(self, directory: str) -> Version | None:
+    def state(self, directory: str) -> FileVersion | None:
         """Which state the names in a directory are in; None if there is none, or if that takes as long as a listing."""
 
-    def versions(self, directory: str) -> dict[str, Version]:
+    def versions(self, directory: str) -> dict[str, FileVersion]:
         """The files in a directory, with the version of each; nothing if there is none."""
 
     def left_alone(self) -> contextlib.AbstractContextManager[None]:
@@ -188,7 +188,7 @@ class LocalFiles:
                     return hashlib.file_digest(file, "sha256").hexdigest()
             except OSError as error:
                 if error.errno in _DISK_FAULTS:
-                    raise Unreadable(f"cannot read {path}: {error.strerror}") from error
+                    raise ArchiveFileUnreadable(f"cannot read {path}: {error.strerror}") from error
                 raise
 
 
@@ -207,7 +207,7 @@ def text_or_fault(read: Callable[[str], str | None], name: str) -> SmallText:
     """Read a small file; return what is wrong with it instead of raising that."""
     try:
         return read(name)
-    except (RecordDamaged, Unreadable) as error:
+    except (RecordDamaged, ArchiveFileUnreadable) as error:
         return error
 
 

@@ -10,7 +10,7 @@ from mailserver.archive.paths import SNAPSHOTS, directory_of, snapshot_of
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SelectedPart:
     """Directories of an archive below the same one, `base`; all by their paths there, "" for the archive itself."""
 
     base: str
@@ -19,7 +19,7 @@ class Part:
 
 def select_parts(
     archive: Archive, layout: Layout, *, start: int | None, end: int | None, topics: Collection[str] | None
-) -> list[Part]:
+) -> list[SelectedPart]:
     """The directories that may hold envelopes of these topics, created from `start` on and before `end`.
 
     A period's second names are taken where it has them: they stay for a day after a run has replaced the period.
@@ -39,7 +39,7 @@ def select_parts(
         by_base[SNAPSHOTS if has_snapshot else ""] += [
             f"{top}/{partition}" for partition in partitions_of(record, layout, topics)
         ]
-    return [Part(base, tuple(directories)) for base, directories in by_base.items() if directories]
+    return [SelectedPart(base, tuple(directories)) for base, directories in by_base.items() if directories]
 
 
 def may_hold(record: PeriodRecord, start: int | None, end: int | None) -> bool:

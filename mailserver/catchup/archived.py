@@ -21,13 +21,13 @@ from mailserver.archive.reading.page import ArchivePage
 from mailserver.archive.reading.scan import Match
 from mailserver.catchup.compared import Compared
 from mailserver.catchup.page_rules import Judge, JudgedPage
-from mailserver.catchup.ranges import Range
+from mailserver.catchup.ranges import MissingRange
 from mailserver.live.intake import Clock
 from mailserver.reconcile.sides import Initiator
 from mailserver.reconcile.storage import MemoryStorage
 from mailserver.reconcile.sums import TimeSum, ask_about, differing
 from mailserver.store.interface import OURSELVES, Payer
-from mailserver.store.message_ids import Comparison, Scope, StoreWithIds
+from mailserver.store.message_ids import ComparedScope, Comparison, StoreWithIds
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.acceptance import Acceptance
 from mailserver.waku.envelope import decode_envelope
@@ -128,7 +128,7 @@ class _Sides:
 
     async def compare_sums(self, lower: int, upper: int) -> tuple[int, list[Span]]:
         """Compare the sums of a time; return how many ids have the same, and when the others were created, in order."""
-        comparison = self._ids.comparison(Scope(lower, upper))
+        comparison = self._ids.comparison(ComparedScope(lower, upper))
         days = await self._archive.sums(self._ids.network_topic, lower, upper, by_minute=False)
         alike, different = await _different(days.known, comparison)
         times = days.unknown
@@ -155,7 +155,7 @@ class _Sides:
             if lower < archived.lower:
                 left.append((lower, min(upper, archived.lower - 1)))
             if upper >= archived.lower:
-                scope = Scope(max(lower, archived.lower), upper)
+                scope = ComparedScope(max(lower, archived.lower), upper)
                 of_time = by_time[bisect_left(by_time, (scope.lower, b"")) : bisect_left(by_time, (upper + 1, b""))]
                 only_archived, only_stored = await self._difference(scope, of_time)
                 have |= only_archived
@@ -172,7 +172,9 @@ class _Sides:
         stored, refused = await self._take([match for item, match in items.items() if item in have], done)
         return replace(done, stored=done.stored + stored, refused=done.refused + refused), left
 
-    async def _difference(self, scope: Scope, items: Sequence[tuple[int, bytes]]) -> tuple[set[bytes], set[bytes]]:
+    async def _difference(
+        self, scope: ComparedScope, items: Sequence[tuple[int, bytes]]
+    ) -> tuple[set[bytes], set[bytes]]:
         """The ids that only the archive has, and those that only the store has. With limited messages, negentropy may
         name one more than once."""
         storage = await asyncio.to_thread(MemoryStorage, items)  # it takes 20 ms for 10,000
@@ -199,7 +201,7 @@ class _Sides:
         stored = refused = 0
         while page.left:
             raws = (await page.read(ENVELOPES_AT_ONCE, BYTES_AT_ONCE)).split()
-            judged = JudgedPage(self._judge, Range(done.lower, done.upper), self._clock())
+            judged = JudgedPage(self._judge, MissingRange(done.lower, done.upper), self._clock())
             judged.add(map(decode_envelope, raws))
             missing = await self._store.missing([*judged.right.values()])
             if missing:

@@ -6,8 +6,8 @@ import logging
 import re
 from collections.abc import Callable
 
-from mailserver.catchup.pace import Pace
-from mailserver.catchup.page_rules import PAGE_TIMEOUT_S, Judge, Page, PageBuffer, PageTooLong, Walk
+from mailserver.catchup.pace import RequestPace
+from mailserver.catchup.page_rules import PAGE_TIMEOUT_S, AnswerPage, Judge, PageBuffer, PageTooLong, Walk
 from mailserver.catchup.request_pow import request_pow
 from mailserver.client.mail_client import MailClient, NoAnswer, RequestFailed
 from mailserver.errors import ConnectionLost, MailserverError
@@ -45,10 +45,12 @@ class Asking:
         self._password_key = password_key
         self._least_pow = least_pow
         self._source = source
-        self._pace = Pace()
+        self._pace = RequestPace()
         self.has_answered = False
 
-    async def page(self, client: MailClient, walk: Walk, cursor: Cursor | None, judge: Callable[[], Judge]) -> Page:
+    async def page(
+        self, client: MailClient, walk: Walk, cursor: Cursor | None, judge: Callable[[], Judge]
+    ) -> AnswerPage:
         """Ask for the page of a window behind a cursor.
 
         Args:
@@ -73,7 +75,7 @@ class Asking:
             except ConnectionLost as error:
                 raise Unanswered(str(error), is_cut=True) from error
 
-    async def _page(self, client: MailClient, walk: Walk, cursor: Cursor | None, judge: Judge) -> Page:
+    async def _page(self, client: MailClient, walk: Walk, cursor: Cursor | None, judge: Judge) -> AnswerPage:
         now = asyncio.get_running_loop().time
         began = now()
         with contextlib.suppress(TimeoutError):
@@ -83,7 +85,7 @@ class Asking:
                 if not buffer.is_full:  # it may have filled up in the moment in which the page ended
                     self._pace.on_answer()
                     walk.longest_s = max(walk.longest_s, now() - began)
-                    return Page(buffer.envelopes, completion.cursor, judge)
+                    return AnswerPage(buffer.envelopes, completion.cursor, judge)
         raise PageTooLong
 
     async def _request(

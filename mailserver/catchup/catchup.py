@@ -16,10 +16,10 @@ from pathlib import Path
 from mailserver.catchup.comparing import CompareTimes
 from mailserver.catchup.ledger import MAX_SOURCES, CatchupError, open_ledger
 from mailserver.catchup.outages import Contacts, Outages
-from mailserver.catchup.progress import Progress, State
-from mailserver.catchup.ranges import LATE_S, Range, missed_range
+from mailserver.catchup.progress import SourceProgress, SourceState
+from mailserver.catchup.ranges import LATE_S, MissingRange, missed_range
 from mailserver.catchup.settings import CatchupSettings
-from mailserver.catchup.source import Source
+from mailserver.catchup.source import CatchupSource
 from mailserver.codec.keys import Enode, NodeId
 from mailserver.live.intake import Clock
 from mailserver.store.message_ids import StoreWithIds
@@ -73,7 +73,7 @@ class Catchup:
         self._settings = settings
         self._clock = clock
         self._ledger = open_ledger(folder)
-        self._sources: dict[NodeId, Source] = {}
+        self._sources: dict[NodeId, CatchupSource] = {}
         self._tasks: dict[NodeId, asyncio.Task[None]] = {}
         self._logged_pages: dict[NodeId, int] = {}
         self._unsent_asked: dict[NodeId, int] = {}  # by the clock
@@ -85,12 +85,12 @@ class Catchup:
         self._max_days = 0.0  # how far back we ask for what was missed
         self._ask_again_at = math.inf  # by the loop's clock
         self._compare_times = CompareTimes()
-        self._rest: list[Range] = []  # what was missed and is to be asked for then
+        self._rest: list[MissingRange] = []  # what was missed and is to be asked for then
         self._contacts: Callable[[Collection[NodeId]], Contacts] | None = None
         for enode in settings.sources:
             self._source(enode, settings.sources)
 
-    async def add(self, since: int, until: int, sources: Iterable[Enode] | None = None) -> dict[Enode, Progress]:
+    async def add(self, since: int, until: int, sources: Iterable[Enode] | None = None) -> dict[Enode, SourceProgress]:
         """Ask sources for all envelopes created from `since` to `until`: Unix seconds, at most the present.
 
         When this returns, the request is on disk, and `run` does the work. What an earlier call has asked for is not
@@ -110,7 +110,7 @@ class Catchup:
         asked = {enode: self._source(enode, enodes) for enode in enodes}
         before = {enode: source.progress() for enode, source in asked.items()}
         for source in asked.values():
-            source.account.add(Range(since, until))
+            source.account.add(MissingRange(since, until))
             source.wake()  # not after `save`: a new source has begun by then, and would not wait after a failure
         self._ledger.note_change()
         await self._ledger.save()
@@ -176,7 +176,7 @@ class Catchup:
         if asked_at is None or now >= asked_at + UNSENT_INTERVAL_S:
             since = now if asked_at is None else asked_at
             self._unsent_asked[node_id] = now
-            self._owe(Range(max(since - LATE_S, 0), now), [source])
+            self._owe(MissingRange(max(since - LATE_S, 0), now), [source])
         return True
 
     def follow(self, sources: Iterable[Enode]) -> None:
@@ -208,7 +208,7 @@ class Catchup:
         """
         await asyncio.gather(*(source.settled() for source in self._these(sources)))
 
-    def snapshot(self, sources: Iterable[Enode] | None = None) -> tuple[Progress, ...]:
+    def snapshot(self, sources: Iterable[Enode] | None = None) -> tuple[SourceProgress, ...]:
         """How far catching up from each of these sources is; from all, if none are given."""
         return tuple(source.progress() for source in self._these(sources))
 
@@ -254,7 +254,7 @@ class Catchup:
             return
         self._owe_missed(self._these(self._settings.sources))
         now = int(self._clock())
-        self._rest = [Range(max(now - LATE_S, 0), now + ASK_AGAIN_S)]
+        self._rest = [MissingRange(max(now - LATE_S, 0), now + ASK_AGAIN_S)]
         self._ask_again_at = asyncio.get_running_loop().time() + ASK_AGAIN_S
 
     def _on_leap(self, leap_s: float, unset_s: float) -> None:
@@ -276,7 +276,7 @@ class Catchup:
         if now >= self._ask_again_at:
             self._ask_again_at = math.inf
             since = self._rest.pop().lower
-            self._owe(Range(since, int(self._clock())), self._these(self._settings.sources))
+            self._owe(MissingRange(since, int(self._clock())), self._these(self._settings.sources))
         given = any(not source.account.pending for source in self._these(self._settings.sources))
         if given and self._ledger.missed != self._rest:
             self._ledger.missed = list(self._rest)
@@ -292,36 +292,36 @@ class Catchup:
             log.info(
                 "trusted peer was out of reach, what it has is asked for source=%s since_s=%d", source, wall - since
             )
-            self._owe(Range(since, int(wall)), [source])
+            self._owe(MissingRange(since, int(wall)), [source])
 
     def _see_to_comparing(self, now: float) -> None:
         if self._max_days > 0 and self._compare_times.are_due(now):
             until = int(self._clock())
             for source in self._these(self._settings.sources):
-                source.compare(Range(max(until - round(self._max_days * SECONDS_PER_DAY), 0), until))
+                source.compare(MissingRange(max(until - round(self._max_days * SECONDS_PER_DAY), 0), until))
 
-    def _owe_missed(self, sources: Sequence[Source]) -> None:
+    def _owe_missed(self, sources: Sequence[CatchupSource]) -> None:
         for part in self._ledger.missed:
             self._owe(part, sources)
 
-    def _owe(self, missed: Range, sources: Sequence[Source]) -> None:
+    def _owe(self, missed: MissingRange, sources: Sequence[CatchupSource]) -> None:
         """These sources owe this range, as far back as we may ask, and until now."""
         now = int(self._clock())
         since = max(missed.lower, now - round(self._max_days * SECONDS_PER_DAY))
         until = min(missed.upper, now)
         if since <= until and self._max_days > 0:
             for source in sources:
-                source.account.add(Range(since, until))
-                if source.progress().state is not State.SET_ASIDE:  # it is asked when its time is over
+                source.account.add(MissingRange(since, until))
+                if source.progress().state is not SourceState.SET_ASIDE:  # it is asked when its time is over
                     source.wake()
             self._ledger.note_change()
 
-    def _these(self, sources: Iterable[Enode] | None) -> list[Source]:
+    def _these(self, sources: Iterable[Enode] | None) -> list[CatchupSource]:
         if sources is None:
             return [source for source in self._sources.values() if not source.is_dismissed]
         return [self._sources[enode.node_id] for enode in sources if enode.node_id in self._sources]
 
-    def _source(self, enode: Enode, beside: Sequence[Enode], *, is_unnamed: bool = False) -> Source:
+    def _source(self, enode: Enode, beside: Sequence[Enode], *, is_unnamed: bool = False) -> CatchupSource:
         node_id = enode.node_id
         if node_id in self._unnamed and not is_unnamed:  # now it is named
             self._forget(node_id)
@@ -333,7 +333,9 @@ class Catchup:
             if is_unnamed:
                 settings = replace(settings, give_up_after=UNSENT_ATTEMPTS)
                 self._unnamed.add(node_id)
-            source = Source(enode, ledger.account(node_id), self._store, settings, self._clock, ledger.note_change)
+            source = CatchupSource(
+                enode, ledger.account(node_id), self._store, settings, self._clock, ledger.note_change
+            )
             self._sources[node_id] = source
             if self._running:
                 self._start(node_id, source)
@@ -363,7 +365,7 @@ class Catchup:
         if task is not None:
             task.cancel()
 
-    def _start(self, node_id: NodeId, source: Source) -> None:
+    def _start(self, node_id: NodeId, source: CatchupSource) -> None:
         self._tasks[node_id] = asyncio.create_task(source.run(), name=f"catch-up {source}")
 
     async def _end_tasks(self) -> None:
@@ -393,6 +395,6 @@ class Catchup:
         """Log how far we are with each source that has given something since the last time."""
         for node_id, source in self._sources.items():
             progress = source.progress()
-            if progress.state is State.FETCHING and progress.pages != self._logged_pages.get(node_id, 0):
+            if progress.state is SourceState.FETCHING and progress.pages != self._logged_pages.get(node_id, 0):
                 self._logged_pages[node_id] = progress.pages
                 progress.log_state()

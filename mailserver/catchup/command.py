@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.page_rules import UNASKED, Wrong
-from mailserver.catchup.progress import Progress, State
+from mailserver.catchup.progress import SourceProgress, SourceState
 from mailserver.catchup.settings import CatchupSettings
 from mailserver.live.intake import Clock
 from mailserver.store.message_ids import StoreWithIds
@@ -20,7 +20,7 @@ connection from one address for half a minute."""
 
 SHOW_INTERVAL_S = 0.5
 
-Show = Callable[[Sequence[Progress]], None]
+Show = Callable[[Sequence[SourceProgress]], None]
 
 
 async def run_once(
@@ -32,7 +32,7 @@ async def run_once(
     *,
     show: Show | None = None,
     clock: Clock = time.time,
-) -> tuple[Progress, ...]:
+) -> tuple[SourceProgress, ...]:
     """Catch up from the sources of the settings; return how it ended with each.
 
     If it is cancelled, it stops within a second, and the next run continues.
@@ -62,7 +62,7 @@ async def run_once(
     return catchup.snapshot()
 
 
-def overview(sources: Sequence[Progress], span_s: int) -> tuple[str, int, int]:
+def overview(sources: Sequence[SourceProgress], span_s: int) -> tuple[str, int, int]:
     """How far all sources are together: in words, and as seconds of creation times, done and asked for."""
     asked_s = max(span_s, 1) * max(len(sources), 1)
     done_s = asked_s - sum(source.left_s for source in sources)
@@ -71,19 +71,19 @@ def overview(sources: Sequence[Progress], span_s: int) -> tuple[str, int, int]:
     return f"{fetched} envelopes, {stored} of them new{''.join(waiting)}", max(done_s, 0), asked_s
 
 
-def report(sources: Sequence[Progress], *, as_json: bool) -> str:
+def report(sources: Sequence[SourceProgress], *, as_json: bool) -> str:
     """How it ended: a line for each source, or one JSON array."""
     if as_json:
         return json.dumps([source.as_json() for source in sources])
     return "\n".join(_ended(source) for source in sources)
 
 
-def is_complete(sources: Sequence[Progress]) -> bool:
+def is_complete(sources: Sequence[SourceProgress]) -> bool:
     """Whether every source has given everything that it was asked for."""
-    return all(source.state is State.DONE for source in sources)
+    return all(source.state is SourceState.DONE for source in sources)
 
 
-def complaints(sources: Sequence[Progress]) -> list[str]:
+def complaints(sources: Sequence[SourceProgress]) -> list[str]:
     """A line for each source that sent what it was not asked for: how many envelopes of which kind."""
     lines = []
     for source in sources:
@@ -97,8 +97,8 @@ def _dropped(wrong: Mapping[Wrong, int]) -> str:
     return ", ".join(f"{count} dropped ({kind.value})" for kind, count in wrong.items())
 
 
-def _ended(source: Progress) -> str:
+def _ended(source: SourceProgress) -> str:
     text = f"{source.source}: {source.fetched} envelopes in {source.pages} pages, {source.stored} of them new"
     if source.wrong:
         text += f", {_dropped(source.wrong)}"
-    return text if source.state is State.DONE else f"{text}; {source.state.value}: {source.problem!r}"
+    return text if source.state is SourceState.DONE else f"{text}; {source.state.value}: {source.problem!r}"

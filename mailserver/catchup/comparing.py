@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mailserver.catchup.page_rules import PAGE_TIMEOUT_S, Judge, Lie, PageBuffer, SourceLies, Wrong, asked_interest
-from mailserver.catchup.ranges import Range
+from mailserver.catchup.ranges import MissingRange
 from mailserver.catchup.taking import Taking
 from mailserver.client.id_client import IdClient, QuestionRefused, WrongAnswer
 from mailserver.client.mail_client import MailClient, NoAnswer, OnEnvelopes
@@ -28,10 +28,10 @@ from mailserver.reconcile.sides import Needed
 from mailserver.reconcile.wire import MIN_FRAME_BYTES
 from mailserver.store.message_ids import (
     MAX_IDS_OF_TOPICS,
+    ComparedScope,
     Comparison,
     NotIndexedYet,
     RangeTooWide,
-    Scope,
     StoreBusy,
     StoreWithIds,
     TooManyIds,
@@ -124,10 +124,10 @@ class Comparing:
         self,
         client: MailClient,
         key: bytes,
-        wanted: Sequence[Range],
+        wanted: Sequence[MissingRange],
         *,
         min_pow: float,
-        on_compared: Callable[[Range], None],
+        on_compared: Callable[[MissingRange], None],
     ) -> None:
         """Fetch what we lack of some ranges.
 
@@ -173,13 +173,15 @@ class Comparing:
     def _put_off(self) -> None:
         self._unable_until = asyncio.get_running_loop().time() + UNABLE_S
 
-    def _settled_part(self, whole: Range, terms: Terms) -> Range | None:
+    def _settled_part(self, whole: MissingRange, terms: Terms) -> MissingRange | None:
         """What of a range both sides are sure to have all of; None if there is nothing."""
         lower = max(whole.lower, terms.since, self._store.pruned_until + 1, 1)
         upper = min(whole.upper, min(terms.now, int(self._clock())) - UNSETTLED_S)
-        return Range(lower, upper) if lower <= upper else None
+        return MissingRange(lower, upper) if lower <= upper else None
 
-    async def _compare_all(self, session: "_Session", whole: Range, on_compared: Callable[[Range], None]) -> None:
+    async def _compare_all(
+        self, session: "_Session", whole: MissingRange, on_compared: Callable[[MissingRange], None]
+    ) -> None:
         """Compare a range, in parts if there is too much in it for one comparison."""
         parts, rounds = [whole], _Rounds(self._taking)
         while parts:
@@ -191,17 +193,17 @@ class Comparing:
                 if part.lower == part.upper:
                     raise _CannotCompare(str(error)) from error
                 middle = (part.lower + part.upper) // 2
-                parts += [Range(part.lower, middle), Range(middle + 1, part.upper)]
+                parts += [MissingRange(part.lower, middle), MissingRange(middle + 1, part.upper)]
             except (NotIndexedYet, StoreBusy) as error:
                 raise _CannotCompare(str(error)) from error
 
-    async def _compare(self, session: "_Session", part: Range, rounds: "_Rounds") -> None:
+    async def _compare(self, session: "_Session", part: MissingRange, rounds: "_Rounds") -> None:
         """Compare a range, message by message. What a message has shown to be missing is fetched before the next.
 
         Raises:
             TooManyIds, RangeTooWide: for either side.
         """
-        scope = Scope(part.lower, part.upper, session.interest)
+        scope = ComparedScope(part.lower, part.upper, session.interest)
         if scope.interest.topics is not None and not scope.interest.topics:
             return  # no topic is accepted by both
         frame_bytes = max(MIN_FRAME_BYTES, min(session.ids.terms.max_message_bytes, MAX_RECONCILE_BYTES))
@@ -214,7 +216,7 @@ class Comparing:
             message, needed = await _received(comparison, answer)
             await self._fetch(session, part, needed)
 
-    async def _fetch(self, session: "_Session", part: Range, needed: Sequence[Needed]) -> None:
+    async def _fetch(self, session: "_Session", part: MissingRange, needed: Sequence[Needed]) -> None:
         """Fetch and take the envelopes with these ids, but for those that were refused or not given before."""
         for groups in _cut(self._wanted(part, needed), self._at_once):
             envelopes = await self._fetched(session, groups)
@@ -246,7 +248,7 @@ class Comparing:
         self._at_once = max(self._at_once // _FETCH_DIVISOR, MIN_FETCHED_IDS)
         raise FetchTooLong
 
-    def _wanted(self, part: Range, needed: Sequence[Needed]) -> Iterator[Items]:
+    def _wanted(self, part: MissingRange, needed: Sequence[Needed]) -> Iterator[Items]:
         long_ago = asyncio.get_running_loop().time() - UNDELIVERED_S
         while self._undelivered and next(iter(self._undelivered.values())) <= long_ago:
             self._undelivered.popitem(last=False)
@@ -316,7 +318,7 @@ class _Session:
         """The topics that both sides accept."""
         return common(self.judge.requirements.interest, self.settings.interest)
 
-    async def reconcile(self, scope: Scope, message: bytes) -> bytes:
+    async def reconcile(self, scope: ComparedScope, message: bytes) -> bytes:
         """Have a message answered.
 
         Raises:

@@ -15,7 +15,7 @@ from mailserver.catchup.ranges import (
     MAX_ASIDE,
     MAX_RANGES,
     WINDOW_S,
-    Range,
+    MissingRange,
     cut_window,
     join_nearest,
     merge,
@@ -56,7 +56,10 @@ class Account:
     """
 
     def __init__(
-        self, asked: list[Range] | None = None, pending: list[Range] | None = None, aside: list[Range] | None = None
+        self,
+        asked: list[MissingRange] | None = None,
+        pending: list[MissingRange] | None = None,
+        aside: list[MissingRange] | None = None,
     ) -> None:
         """Begin with what is owed.
 
@@ -67,16 +70,16 @@ class Account:
         self.asked = merge(asked or [])[:MAX_RANGES]
         self.aside = join_nearest([part for part in aside or [] if part.cursor is None and part in pending], MAX_ASIDE)
         self._waiting = unite(part for part in pending if part not in (aside or []) or part.cursor is not None)
-        self._current: Range | None = None
+        self._current: MissingRange | None = None
         self.is_from_aside = False
 
     @property
-    def pending(self) -> list[Range]:
+    def pending(self) -> list[MissingRange]:
         """What is still to be asked for: the window under way, the rest of it, what is set aside."""
         return ([] if self._current is None else [self._current]) + self._waiting + self.aside
 
     @property
-    def kept_aside(self) -> list[Range]:
+    def kept_aside(self) -> list[MissingRange]:
         """Which parts of `pending` are set aside when this is read again: also the one under way, if it was."""
         is_under_way = self.is_from_aside and self._current is not None and self._current.cursor is None
         return [*self.pending[:is_under_way], *self.aside]
@@ -86,12 +89,12 @@ class Account:
         """Whether all that is owed is set aside."""
         return bool(self.aside) and self._current is None and not self._waiting
 
-    def add(self, wanted: Range) -> None:
+    def add(self, wanted: MissingRange) -> None:
         """Owe this range, too, except for the parts that have been asked for already."""
         self._waiting = unite([*self._waiting, *not_yet_asked(wanted, self.asked)])
         self.asked = merge([*self.asked, wanted])[:MAX_RANGES]
 
-    def window(self, span_s: int = WINDOW_S, *, takes_aside: bool = True) -> Range | None:
+    def window(self, span_s: int = WINDOW_S, *, takes_aside: bool = True) -> MissingRange | None:
         """What to ask for now: the window under way, else the newest, of `span_s` at most; None if nothing is owed.
 
         Args:
@@ -108,9 +111,9 @@ class Account:
     def advance(self, cursor: Cursor | None) -> None:
         """The window under way has been fetched up to this cursor; None: begin it again."""
         assert self._current is not None
-        self._current = Range(self._current.lower, self._current.upper, cursor)
+        self._current = MissingRange(self._current.lower, self._current.upper, cursor)
 
-    def give(self, done: Range) -> None:
+    def give(self, done: MissingRange) -> None:
         """This range has been given, by another way than windows. If the window under way was cut, it begins again."""
         waiting = self.pending[: -len(self.aside) or None]
         self._waiting = unite(left for part in waiting for left in without(part, done))
@@ -130,15 +133,15 @@ class Account:
         if cursor is not None and lowest is not None and lower <= cursor.created <= lowest:
             upper = min(upper, cursor.created)
         if self.is_from_aside:
-            self.aside = join_nearest([*self.aside, Range(lower, upper)], MAX_ASIDE)
+            self.aside = join_nearest([*self.aside, MissingRange(lower, upper)], MAX_ASIDE)
         else:
-            self._waiting = unite([Range(lower, upper), *self._waiting])
+            self._waiting = unite([MissingRange(lower, upper), *self._waiting])
         self._current = None
 
     def set_aside(self) -> None:
         """Ask for the window under way last, and from its beginning."""
         assert self._current is not None
-        self.aside = join_nearest([*self.aside, Range(self._current.lower, self._current.upper)], MAX_ASIDE)
+        self.aside = join_nearest([*self.aside, MissingRange(self._current.lower, self._current.upper)], MAX_ASIDE)
         self._current = None
 
     def finish(self) -> None:
@@ -158,7 +161,7 @@ class Ledger:
     whichever it is. At most MAX_RANGES, without cursors.
     """
 
-    def __init__(self, path: Path, accounts: dict[NodeId, Account], missed: list[Range]) -> None:
+    def __init__(self, path: Path, accounts: dict[NodeId, Account], missed: list[MissingRange]) -> None:
         self.missed = missed
         self._path = path
         self._accounts = accounts
@@ -174,7 +177,7 @@ class Ledger:
         return account
 
     @property
-    def awaited(self) -> list[Range]:
+    def awaited(self) -> list[MissingRange]:
         """The creation times of `missed` that some source still owes us. If nobody is asked, nothing is awaited."""
         owed = unite(part for account in self._accounts.values() for part in account.pending)
         return [
@@ -185,7 +188,7 @@ class Ledger:
         """Drop the account of a source that owes nothing and is no longer asked."""
         self._accounts.pop(source, None)
 
-    def note_missed(self, missed: Range) -> None:
+    def note_missed(self, missed: MissingRange) -> None:
         """Note that these creation times are missed, too."""
         self.missed = unite([*self.missed, missed])
         self.note_change()
@@ -254,12 +257,12 @@ def open_ledger(folder: Path) -> Ledger:
         raise CatchupError(f"{path} is damaged: {error}; {advice}") from error
 
 
-def _encode(part: Range) -> dict[str, int | str]:
+def _encode(part: MissingRange) -> dict[str, int | str]:
     fields: dict[str, int | str] = {"lower": part.lower, "upper": part.upper}
     return fields if part.cursor is None else {**fields, "cursor": part.cursor.encode().hex()}
 
 
-def _decode(record: Any) -> tuple[dict[NodeId, Account], list[Range]]:
+def _decode(record: Any) -> tuple[dict[NodeId, Account], list[MissingRange]]:
     if not isinstance(record, dict):
         raise ValueError("not an object")
     version = record.get("version")
@@ -286,13 +289,13 @@ def _decode_account(account: object) -> Account:
     return Account(*(_decode_ranges(parts) for parts in (account.get("asked"), account.get("pending"), aside)))
 
 
-def _decode_ranges(parts: object) -> list[Range]:
+def _decode_ranges(parts: object) -> list[MissingRange]:
     if not isinstance(parts, list) or len(parts) > MAX_RANGES + 1 + MAX_ASIDE:  # and the current one
         raise ValueError(f"{shown(parts)} is no list of ranges")
     return [_decode_range(part) for part in parts]
 
 
-def _decode_range(part: object) -> Range:
+def _decode_range(part: object) -> MissingRange:
     if not isinstance(part, Mapping):
         raise ValueError(f"{shown(part)} is no range")
     lower, upper, cursor = part.get("lower"), part.get("upper"), part.get("cursor")
@@ -300,7 +303,7 @@ def _decode_range(part: object) -> Range:
     if type(lower) is not int or type(upper) is not int or not 0 <= lower <= upper <= MAX_U32:
         raise ValueError(f"{shown(part)} is no range")
     if cursor is None:
-        return Range(lower, upper)
+        return MissingRange(lower, upper)
     if type(cursor) is not str:
         raise ValueError(f"{shown(part)} has no cursor")
-    return Range(lower, upper, Cursor.decode(bytes.fromhex(cursor)))
+    return MissingRange(lower, upper, Cursor.decode(bytes.fromhex(cursor)))

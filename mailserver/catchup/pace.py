@@ -15,7 +15,7 @@ QUICKEN_AFTER = 50
 """After so many answers in a row, requests come closer together by a quarter: the source may allow more by now."""
 
 
-class Pace:
+class RequestPace:
     """The pace of requests to one source."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
-from mailserver.catchup.ranges import OVERLAP_S, Range
+from mailserver.catchup.ranges import OVERLAP_S, MissingRange
 from mailserver.errors import MailserverError
 from mailserver.mail.request import MAX_REQUEST_TOPICS, UNSEALED_ID, Cursor, MailRequest
 from mailserver.store.interface import NewEnvelope, Place
@@ -100,7 +100,7 @@ class Judge:
         self.asked = asked_interest(requirements.interest)
         self._acceptance = Acceptance(replace(requirements, interest=self.asked))
 
-    def wrong(self, envelope: Envelope, asked: Range, now: float) -> Wrong | None:
+    def wrong(self, envelope: Envelope, asked: MissingRange, now: float) -> Wrong | None:
         """What is wrong with an envelope; None if nothing is. That it has expired is right: it is history.
 
         Args:
@@ -123,7 +123,7 @@ def asked_interest(interest: Interest) -> Interest:
     return Interest(bloom=bloom_of(interest.topics))
 
 
-class Page(NamedTuple):
+class AnswerPage(NamedTuple):
     """One answer. `cursor` is None at the end of the window; `judge` holds the rules by which it was asked for."""
 
     envelopes: Sequence[Envelope]
@@ -138,7 +138,7 @@ class JudgedPage:
     `wrong`: how many are wrong, by kind.
     """
 
-    def __init__(self, judge: Judge, asked: Range, now: float) -> None:
+    def __init__(self, judge: Judge, asked: MissingRange, now: float) -> None:
         """Begin with none.
 
         Args:
@@ -203,9 +203,9 @@ class Walk:
     or cursors that are made up to deceive us cannot be found like this; MAX_WINDOW_PAGES ends them.
     """
 
-    def __init__(self, window: Range) -> None:
+    def __init__(self, window: MissingRange) -> None:
         # It overlaps the window above: some servers leave out the upper bound itself.
-        self.asked = Range(window.lower, window.upper + OVERLAP_S)
+        self.asked = MissingRange(window.lower, window.upper + OVERLAP_S)
         self._limit = PAGE_ENVELOPES
         self._pages = 0
         self._idle = 0

@@ -12,7 +12,7 @@ from mailserver.catchup.page_rules import Wrong
 log = logging.getLogger(__name__)
 
 
-class State(Enum):
+class SourceState(Enum):
     """What is going on with a source."""
 
     FETCHING = "fetching"
@@ -23,7 +23,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SourceProgress:
     """How far catching up from one source is.
 
     `ranges` and `left_s`: how many ranges of creation times are to be asked for, and how many seconds they span.
@@ -33,7 +33,7 @@ class Progress:
     """
 
     source: str
-    state: State
+    state: SourceState
     ranges: int
     left_s: int
     pages: int
@@ -45,7 +45,7 @@ class Progress:
     failures: int
     is_hopeless: bool = False
 
-    def since(self, before: "Progress") -> "Progress":
+    def since(self, before: "SourceProgress") -> "SourceProgress":
         """The same, counted from an earlier moment on."""
         wrong = Counter(self.wrong) - Counter(before.wrong)
         return replace(
@@ -90,11 +90,11 @@ class Progress:
         }
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> "Progress":
+    def from_json(cls, fields: Mapping[str, Any]) -> "SourceProgress":
         """Read what `as_json` made.
 
         Raises:
             ValueError, KeyError, TypeError: it was not made by `as_json`.
         """
         wrong = {Wrong[name.upper()]: count for name, count in fields["wrong"].items()}
-        return cls(**{**fields, "state": State(fields["state"]), "wrong": wrong})
+        return cls(**{**fields, "state": SourceState(fields["state"]), "wrong": wrong})

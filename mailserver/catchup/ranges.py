@@ -29,7 +29,7 @@ MAX_ASIDE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class MissingRange:
     """Envelopes created from `lower` to `upper`; with a cursor, only those that the source has behind it."""
 
     lower: int
@@ -41,23 +41,23 @@ class Range:
         """How much time it spans."""
         return self.upper - self.lower + 1
 
-    def covers(self, other: "Range") -> bool:
+    def covers(self, other: "MissingRange") -> bool:
         """Whether asking for all of this one includes the other one."""
         return self.cursor is None and self.lower <= other.lower and other.upper <= self.upper
 
 
-def merge(ranges: Iterable[Range]) -> list[Range]:
+def merge(ranges: Iterable[MissingRange]) -> list[MissingRange]:
     """Join ranges without cursors that overlap or touch; newest first."""
-    merged: list[Range] = []
+    merged: list[MissingRange] = []
     for part in sorted(ranges, key=lambda part: part.lower):
         if merged and part.lower <= merged[-1].upper + 1:
-            merged[-1] = Range(merged[-1].lower, max(merged[-1].upper, part.upper))
+            merged[-1] = MissingRange(merged[-1].lower, max(merged[-1].upper, part.upper))
         else:
             merged.append(part)
     return merged[::-1]
 
 
-def unite(ranges: Iterable[Range]) -> list[Range]:
+def unite(ranges: Iterable[MissingRange]) -> list[MissingRange]:
     """Put together what is to be asked for, newest first.
 
     A range with a cursor stays as it is, unless another one covers it. More than MAX_RANGES become a single one that
@@ -68,11 +68,11 @@ def unite(ranges: Iterable[Range]) -> list[Range]:
     begun = {part for part in ranges if part.cursor is not None}
     united = whole + [part for part in begun if not any(other.covers(part) for other in whole)]
     if len(united) > MAX_RANGES:
-        return [Range(min(part.lower for part in united), max(part.upper for part in united))]
+        return [MissingRange(min(part.lower for part in united), max(part.upper for part in united))]
     return sorted(united, key=lambda part: (part.upper, part.lower), reverse=True)
 
 
-def join_nearest(ranges: Iterable[Range], most: int) -> list[Range]:
+def join_nearest(ranges: Iterable[MissingRange], most: int) -> list[MissingRange]:
     """Join the nearest of some ranges without cursors, with what is between them, until there are no more than `most`.
 
     The others stay in their order.
@@ -82,19 +82,19 @@ def join_nearest(ranges: Iterable[Range], most: int) -> list[Range]:
         in_order = sorted(joined, key=lambda part: part.lower)
         one, other = min(pairwise(in_order), key=lambda pair: pair[1].lower - pair[0].upper)
         joined.remove(one)
-        joined[joined.index(other)] = Range(one.lower, max(one.upper, other.upper))
+        joined[joined.index(other)] = MissingRange(one.lower, max(one.upper, other.upper))
     return joined
 
 
-def cut_window(newest: Range, span_s: int = WINDOW_S) -> tuple[Range, Range | None]:
+def cut_window(newest: MissingRange, span_s: int = WINDOW_S) -> tuple[MissingRange, MissingRange | None]:
     """Cut the newest window, of `span_s` at most, off a range; return it and the rest."""
     lower = newest.upper - span_s + 1
     if newest.cursor is not None or newest.lower >= lower:  # one with a cursor is a window already
         return newest, None
-    return Range(lower, newest.upper), Range(newest.lower, lower - 1)
+    return MissingRange(lower, newest.upper), MissingRange(newest.lower, lower - 1)
 
 
-def not_yet_asked(wanted: Range, asked: Iterable[Range]) -> list[Range]:
+def not_yet_asked(wanted: MissingRange, asked: Iterable[MissingRange]) -> list[MissingRange]:
     """The parts of a range that have not been asked for.
 
     The last LATE_S of each range in `asked` count as not asked for: it ended at the present of its time, when not all
@@ -102,29 +102,29 @@ def not_yet_asked(wanted: Range, asked: Iterable[Range]) -> list[Range]:
     """
     parts = [wanted]
     for done in asked:
-        remaining: list[Range] = []
+        remaining: list[MissingRange] = []
         for part in parts:
             if part.upper < done.lower or done.upper < part.lower:
                 remaining.append(part)
                 continue
             if part.lower < done.lower:
-                remaining.append(Range(part.lower, done.lower - 1))
+                remaining.append(MissingRange(part.lower, done.lower - 1))
             if done.upper < part.upper:
-                remaining.append(Range(max(part.lower, done.upper - LATE_S + 1), part.upper))
+                remaining.append(MissingRange(max(part.lower, done.upper - LATE_S + 1), part.upper))
         parts = remaining
     return parts
 
 
-def without(part: Range, done: Range) -> list[Range]:
+def without(part: MissingRange, done: MissingRange) -> list[MissingRange]:
     """What is left to be asked for of a range, once another one has been given. A cursor stays only if nothing was."""
     upper = part.upper if part.cursor is None else min(part.upper, part.cursor.created)
     if upper < done.lower or done.upper < part.lower:
         return [part]
-    left = [Range(part.lower, done.lower - 1)] if part.lower < done.lower else []
-    return [*left, Range(done.upper + 1, upper)] if done.upper < upper else left
+    left = [MissingRange(part.lower, done.lower - 1)] if part.lower < done.lower else []
+    return [*left, MissingRange(done.upper + 1, upper)] if done.upper < upper else left
 
 
-def missed_range(last_received: int | None, now: int, silent_s: int) -> Range:
+def missed_range(last_received: int | None, now: int, silent_s: int) -> MissingRange:
     """Which creation times may be missing after a downtime.
 
     Args:
@@ -133,4 +133,4 @@ def missed_range(last_received: int | None, now: int, silent_s: int) -> Range:
         silent_s: how long it takes from now on until all peers send us what is new.
     """
     since = 0 if last_received is None else max(last_received - LATE_S, 0)
-    return Range(min(since, now), now + silent_s)
+    return MissingRange(min(since, now), now + silent_s)

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from mailserver.catchup.asking import Asking, Unanswered, come_back_s, is_for_the_rate
 from mailserver.catchup.comparing import Comparing, FetchTooLong
 from mailserver.catchup.ledger import Account
-from mailserver.catchup.page_rules import Lie, Page, PageTooLong, SourceLies, Walk
+from mailserver.catchup.page_rules import AnswerPage, Lie, PageTooLong, SourceLies, Walk
 from mailserver.catchup.patience import Patience
-from mailserver.catchup.progress import Progress, State
-from mailserver.catchup.ranges import Range
+from mailserver.catchup.progress import SourceProgress, SourceState
+from mailserver.catchup.ranges import MissingRange
 from mailserver.catchup.request_pow import RequestTooDear, request_pow
 from mailserver.catchup.retry import RetryPolicy, backoff_s
 from mailserver.catchup.settings import CatchupSettings
@@ -47,7 +47,7 @@ MAX_PROBLEM_CHARS = 200
 """How much of the text of a source goes into the log."""
 
 
-class Source:
+class CatchupSource:
     """Asks one source while `run` runs."""
 
     def __init__(
@@ -73,14 +73,14 @@ class Source:
         self._key = random_key()  # the same for all visits: sources count our requests by it
         self._taking = Taking(store, settings.acceptance, clock, self)
         self._comparing = Comparing(store, self._taking, clock, self)
-        self._to_compare: Range | None = None
+        self._to_compare: MissingRange | None = None
         self._walk: Walk | None = None
         self._asking = Asking(settings.password_key, settings.request_pow, self)
         self._patience = Patience()
         self._aside_at = -math.inf  # when to ask for what is set aside, by the loop's clock
         self._woken = asyncio.Event()
         self._settled = asyncio.Event()
-        self._state = State.WAITING
+        self._state = SourceState.WAITING
         self._problem = ""
         self._retry = RetryPolicy(settings.give_up_after)
         self._is_sent_away = False
@@ -94,8 +94,8 @@ class Source:
 
     def wake(self) -> None:
         """There is something to ask for. The source is tried now, unless it has told us to come back later."""
-        if self._state is State.GIVEN_UP:
-            self._state = State.WAITING
+        if self._state is SourceState.GIVEN_UP:
+            self._state = SourceState.WAITING
             self._problem = ""
             self._retry = RetryPolicy(self._settings.give_up_after)
             self._aside_at = -math.inf
@@ -103,9 +103,9 @@ class Source:
         self._settled.clear()
         self._woken.set()
 
-    def compare(self, part: Range) -> None:
+    def compare(self, part: MissingRange) -> None:
         """Compare what we have of a range with what the source has, soon, if it can. If it cannot, nothing is owed."""
-        is_idle = self._state is State.DONE or (self._state is State.WAITING and self.account.is_only_aside)
+        is_idle = self._state is SourceState.DONE or (self._state is SourceState.WAITING and self.account.is_only_aside)
         if not self.is_dismissed and is_idle and self._comparing.may_be_able:
             self._to_compare = self._to_compare or part  # what was not compared the last time comes first
             self._woken.set()
@@ -123,14 +123,14 @@ class Source:
         """Wait until the source owes nothing, or is given up."""
         await self._settled.wait()
 
-    def progress(self) -> Progress:
+    def progress(self) -> SourceProgress:
         """How far catching up from this source is."""
         pending = self.account.pending
         left_s = sum(part.seconds for part in pending)
         if self._walk is not None and self._walk.lowest is not None:
             left_s -= max(0, self._walk.asked.upper - self._walk.lowest)
         now = asyncio.get_running_loop().time()
-        return Progress(
+        return SourceProgress(
             source=str(self),
             state=self._state,
             ranges=len(pending),
@@ -156,11 +156,11 @@ class Source:
                 pause_s = await self._visit()
                 if is_owed and not self.account.pending:
                     self.progress().log_end()
-            if not self.account.pending and not (is_visited and self._state is State.SET_ASIDE):
-                self._state = State.DONE
+            if not self.account.pending and not (is_visited and self._state is SourceState.SET_ASIDE):
+                self._state = SourceState.DONE
                 self._taking.forgive()
             self._give_up_if_dismissed()
-            if self._state in (State.DONE, State.GIVEN_UP):
+            if self._state in (SourceState.DONE, SourceState.GIVEN_UP):
                 self._settled.set()
                 await self._woken.wait()
             else:
@@ -182,7 +182,7 @@ class Source:
     async def _visit(self) -> float:
         """Connect, and ask until nothing is owed. If something still is, return how many seconds to stay away."""
         loop = asyncio.get_running_loop()
-        self._state = State.FETCHING
+        self._state = SourceState.FETCHING
         self._is_sent_away = False
         self._visit_began = loop.time()
         try:
@@ -193,12 +193,12 @@ class Source:
                 await self._compare(client)
                 while (walk := self._next_walk()) is not None:
                     await self._ask_window(client, walk)
-                self._state = State.WAITING  # for what is set aside, if anything is
+                self._state = SourceState.WAITING  # for what is set aside, if anything is
                 return 0.0
         except PageTooLong:
             return self._shrink_pages()
         except FetchTooLong:
-            self._state = State.WAITING
+            self._state = SourceState.WAITING
             return backoff_s(0)
         except SourceLies as error:
             return self._set_aside(error.lie)
@@ -213,7 +213,7 @@ class Source:
         except (ConnectionLost, RequestTooDear, TooMuchWork, DecodeError) as error:
             return self._fail(str(error))
         except TimeoutError:  # dismissed
-            self._state = State.WAITING
+            self._state = SourceState.WAITING
             return backoff_s(0)
         except StoreError as error:  # not the source's fault, and nothing is lost: it is asked again
             log.error("catch-up cannot store source=%s error=%r", self, str(error))
@@ -228,12 +228,12 @@ class Source:
 
     def _give_up_if_dismissed(self) -> None:
         if self.is_dismissed and self.account.pending:
-            self._state = State.GIVEN_UP
+            self._state = SourceState.GIVEN_UP
             self._problem = "no trusted peer any more"
 
     async def _compare(self, client: MailClient) -> None:
         """Fetch what we lack of all that is owed, if the source speaks `wakuid`. The rest is asked for by windows."""
-        wanted = [Range(part.lower, part.upper) for part in self.account.pending]
+        wanted = [MissingRange(part.lower, part.upper) for part in self.account.pending]
         if self._to_compare is not None:
             wanted.append(self._to_compare)
         key, min_pow = (
@@ -243,12 +243,12 @@ class Source:
         await self._comparing.compare(client, key, wanted, min_pow=min_pow, on_compared=self._on_compared)
         self._to_compare = None
 
-    def _on_compared(self, done: Range) -> None:
+    def _on_compared(self, done: MissingRange) -> None:
         self._walk = None
         self._retry.on_window_done()
         self.account.give(done)
         if self._to_compare is not None and self._to_compare.lower < done.lower <= self._to_compare.upper:
-            self._to_compare = Range(self._to_compare.lower, done.lower - 1)
+            self._to_compare = MissingRange(self._to_compare.lower, done.lower - 1)
         self._on_change()
 
     def _next_walk(self) -> Walk | None:
@@ -279,7 +279,7 @@ class Source:
         self.account.finish()
         self._on_change()
 
-    async def _take(self, client: MailClient, walk: Walk, page: Page) -> None:
+    async def _take(self, client: MailClient, walk: Walk, page: AnswerPage) -> None:
         """Store the envelopes of a page that are right and missing here. Only then does the account move on.
 
         Raises:
@@ -307,7 +307,7 @@ class Source:
             self._walk.shrink()
         except SourceLies as error:
             return self._set_aside(error.lie)
-        self._state = State.WAITING
+        self._state = SourceState.WAITING
         return backoff_s(0)
 
     def _on_silence(self, error: Unanswered) -> float:
@@ -367,7 +367,7 @@ class Source:
     def _send_away(self, problem: str, retry_after_s: float) -> float:
         self._is_sent_away = True
         # Not all clients that were sent away should come back in the same second.
-        return self._wait_for(problem, State.WAITING, min(retry_after_s, MAX_COME_BACK_S) + backoff_s(0))
+        return self._wait_for(problem, SourceState.WAITING, min(retry_after_s, MAX_COME_BACK_S) + backoff_s(0))
 
     def _set_aside(self, lie: Lie) -> float:
         log.warning("catch-up leaves a source alone source=%s reason=%r wrong=%s", self, lie.value, self._wrong_text())
@@ -375,15 +375,15 @@ class Source:
         self._taking.forgive()
         self._to_compare = None
         self._problem = lie.value
-        self._state = State.GIVEN_UP if self._settings.give_up_after else State.SET_ASIDE
+        self._state = SourceState.GIVEN_UP if self._settings.give_up_after else SourceState.SET_ASIDE
         return SET_ASIDE_S + backoff_s(0)
 
     def _fail(self, problem: str, *, is_final: bool = False) -> float:
         self._retry.on_failure(problem, is_final=is_final)
-        state = State.GIVEN_UP if self._retry.is_over else State.WAITING
+        state = SourceState.GIVEN_UP if self._retry.is_over else SourceState.WAITING
         return self._wait_for(problem, state, backoff_s(self._retry.failures))
 
-    def _wait_for(self, problem: str, state: State, pause_s: float) -> float:
+    def _wait_for(self, problem: str, state: SourceState, pause_s: float) -> float:
         self._problem = problem[:MAX_PROBLEM_CHARS]
         self._state = state
         log.info("catch-up waits source=%s cause=%r seconds=%.1f", self, self._problem, pause_s)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 
 from mailserver.catchup.page_rules import Judge, JudgedPage, Lie, SourceLies, Wrong
-from mailserver.catchup.ranges import Range
+from mailserver.catchup.ranges import MissingRange
 from mailserver.live.intake import Clock
 from mailserver.store.interface import Store
 from mailserver.waku.acceptance import Acceptance
@@ -42,7 +42,7 @@ class Taking:
         return self._judge
 
     async def take(
-        self, envelopes: Sequence[Envelope], judge: Judge, asked: Range, *, announced_pow: float
+        self, envelopes: Sequence[Envelope], judge: Judge, asked: MissingRange, *, announced_pow: float
     ) -> JudgedPage:
         """Store the envelopes that are right and missing here.
 

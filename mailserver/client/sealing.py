@@ -18,7 +18,7 @@ from mailserver.net.sessions import random_key
 from mailserver.waku.envelope import Envelope, Topic, encode_envelope, find_nonce
 from mailserver.waku.payload import (
     MAX_PADDING_BYTES,
-    Opened,
+    OpenedPayload,
     open_asymmetric,
     open_symmetric,
     seal_asymmetric,
@@ -140,7 +140,7 @@ async def seal_envelope(
     return await mine_envelope(data, topic, ttl=ttl, min_pow=min_pow, now=now, turn=turn)
 
 
-def open_envelope(envelope: Envelope, key: bytes | PrivateKey) -> Opened:
+def open_envelope(envelope: Envelope, key: bytes | PrivateKey) -> OpenedPayload:
     """Open what `seal_envelope` has sealed. What opens was sealed with this key, and is unchanged.
 
     Args:

@@ -10,8 +10,8 @@ from mailserver.app.communities_config import COMMUNITIES
 from mailserver.commands.community_member import add_community
 from mailserver.commands.settings import add_settings, settings_of
 from mailserver.commands.terminal import print_table
-from mailserver.communities.progress import CommunityProgress, Role, Week
-from mailserver.community.member.records import KnownArchive, State
+from mailserver.communities.progress import CommunityProgress, CommunityRole, Week
+from mailserver.community.member.records import ArchiveState, KnownArchive
 from mailserver.community.status import JoinedStatus, OwnedStatus, read_status, status_as_json
 from mailserver.ids.envelopes import NS
 from mailserver.units import size_text, span_text
@@ -129,11 +129,11 @@ def _archive_row(archive: KnownArchive) -> tuple[str, ...]:
 def _archives(progress: CommunityProgress) -> str:
     """How many an owner has published, or a member has imported, of how many that are listed."""
     total = sum(week.archives for week in progress.weeks)
-    if progress.role is Role.OWNER:
+    if progress.role is CommunityRole.OWNER:
         return f"{total:,}"
-    refused = progress.archives[State.REFUSED.value]
+    refused = progress.archives[ArchiveState.REFUSED.value]
     more = f", {refused:,} refused" if refused else ""
-    return f"{progress.archives[State.IMPORTED.value]:,} of {total:,}{more}"
+    return f"{progress.archives[ArchiveState.IMPORTED.value]:,} of {total:,}{more}"
 
 
 def _link(progress: CommunityProgress) -> str:

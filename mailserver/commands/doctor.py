@@ -12,12 +12,12 @@ from mailserver.commands.terminal import print_table
 from mailserver.doctor.archive import check_archive
 from mailserver.doctor.database import check_database
 from mailserver.doctor.disk import check_data_dir, check_secrets, check_store_clock
-from mailserver.doctor.findings import Finding, Verdict
+from mailserver.doctor.findings import Finding, FindingVerdict
 from mailserver.doctor.host import check_clock, check_memory, check_open_files
 from mailserver.doctor.ports import check_ports
 from mailserver.doctor.versions import check_versions
 
-_COLOURS = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bold red"}
+_COLOURS = {FindingVerdict.OK: "green", FindingVerdict.WARNING: "yellow", FindingVerdict.PROBLEM: "bold red"}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +34,7 @@ def _look(arguments: argparse.Namespace) -> int:
     else:
         rows = [(found.verdict.value, found.check, _text(found)) for found in findings]
         print_table(("VERDICT", "CHECK", "FOUND"), rows, [_COLOURS[found.verdict] for found in findings])
-    return 1 if any(finding.verdict is Verdict.PROBLEM for finding in findings) else 0
+    return 1 if any(finding.verdict is FindingVerdict.PROBLEM for finding in findings) else 0
 
 
 def _findings(config: Config) -> list[Finding]:

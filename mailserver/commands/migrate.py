@@ -12,7 +12,7 @@ from mailserver.commands.output import counted, printable
 from mailserver.commands.settings import add_settings, config_of
 from mailserver.commands.terminal import progress_bar
 from mailserver.data_dir.moving import aside_of, move
-from mailserver.moving.report import Difference, MoveReport
+from mailserver.moving.report import MoveReport, StoreDifference
 
 MAX_SHOWN = 20
 """How many message ids are shown of those that differ; JSON has more."""
@@ -84,7 +84,7 @@ def _as_text(report: MoveReport, aside: Path) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _named(difference: Difference, what: str) -> list[str]:
+def _named(difference: StoreDifference, what: str) -> list[str]:
     if not difference.count:
         return []
     least = "" if difference.is_all else "at least "

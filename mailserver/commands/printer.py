@@ -11,7 +11,7 @@ from mailserver.codec.keys import PrivateKey
 from mailserver.commands.output import counted, printable
 from mailserver.errors import DecodeError
 from mailserver.waku.envelope import Envelope
-from mailserver.waku.payload import Opened
+from mailserver.waku.payload import OpenedPayload
 
 FORMATS = ("table", "json", "raw")
 
@@ -84,7 +84,7 @@ class Printer:
             payload="-" if opened is None else printable(opened.payload.decode("utf-8", "backslashreplace")),
         ).rstrip()
 
-    def _open(self, envelope: Envelope) -> Opened | None:
+    def _open(self, envelope: Envelope) -> OpenedPayload | None:
         if self._key is None:
             return None
         try:
@@ -93,7 +93,7 @@ class Printer:
             return None
 
 
-def _as_json(envelope: Envelope, opened: Opened | None) -> dict[str, object]:
+def _as_json(envelope: Envelope, opened: OpenedPayload | None) -> dict[str, object]:
     return {
         "hash": envelope.hash().hex(),
         "topic": "0x" + envelope.topic.hex(),

@@ -11,7 +11,7 @@ from mailserver.commands.settings import add_destination, add_settings, config_o
 from mailserver.commands.terminal import progress_bar
 from mailserver.data_dir.own_store import check_it_is_a_file
 from mailserver.data_dir.salvage import ASIDE_FILE, salvage_data_dir
-from mailserver.store.sqlite.repair.salvage import Salvage
+from mailserver.store.sqlite.repair.salvage import SalvageReport
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def _salvage(arguments: argparse.Namespace) -> None:
         print(_as_text(destination, found))
 
 
-def _as_text(destination: Path, found: Salvage) -> str:
+def _as_text(destination: Path, found: SalvageReport) -> str:
     text = f"{destination}: {counted(found.saved, 'envelope')} saved"
     if found.expected is not None:
         text += f" of the {found.expected} that the store has counted"

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from mailserver.app.config import Config
-from mailserver.app.config_sources import MAILSERVER, Sources, T, parse_value
+from mailserver.app.config_sources import MAILSERVER, ConfigSources, T, parse_value
 from mailserver.codec.keys import Enode
 from mailserver.commands.arguments import checked
 from mailserver.units import number_text
 
 
 def add_settings(
-    parser: argparse.ArgumentParser, only: set[str] | None = None, sources: Sources[Any] = MAILSERVER
+    parser: argparse.ArgumentParser, only: set[str] | None = None, sources: ConfigSources[Any] = MAILSERVER
 ) -> None:
     """Add --config, and a flag for each of these settings, or for all. Values stay text, so that one parser reads all
     sources."""
@@ -55,7 +55,7 @@ def config_of(arguments: argparse.Namespace) -> Config:
     return settings_of(arguments, MAILSERVER)
 
 
-def settings_of(arguments: argparse.Namespace, sources: Sources[T]) -> T:
+def settings_of(arguments: argparse.Namespace, sources: ConfigSources[T]) -> T:
     """The same for any program's settings."""
     file = sources.file(arguments.config, os.environ)
     return sources.load(_flags(arguments, sources), os.environ, file)
@@ -75,7 +75,7 @@ def origins_of(arguments: argparse.Namespace) -> dict[str, str]:
     return origins
 
 
-def _flags(arguments: argparse.Namespace, sources: Sources[Any]) -> dict[str, Any]:
+def _flags(arguments: argparse.Namespace, sources: ConfigSources[Any]) -> dict[str, Any]:
     flags: dict[str, Any] = {}
     for setting in sources.settings:
         value = getattr(arguments, setting.name, None)

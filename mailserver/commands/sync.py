@@ -19,7 +19,7 @@ from mailserver.app.logs import set_up_logging
 from mailserver.app.wiring import catchup_settings
 from mailserver.catchup.command import Show, complaints, is_complete, overview, report, run_once
 from mailserver.catchup.compared import Compared
-from mailserver.catchup.progress import Progress
+from mailserver.catchup.progress import SourceProgress
 from mailserver.codec.keys import Enode
 from mailserver.commands.arguments import checked, read_time
 from mailserver.commands.output import complain
@@ -142,11 +142,11 @@ def _others(config: Config) -> tuple[Enode, ...]:
 
 async def _catch_up(
     config: Config, sources: tuple[Enode, ...], since: int, until: int, show: Show
-) -> tuple[Progress, ...]:
+) -> tuple[SourceProgress, ...]:
     """Let the daemon fetch what is missing; if none is running, fetch it here."""
 
-    def read(progress: Any) -> tuple[Progress, ...]:
-        return tuple(Progress.from_json(source) for source in progress)
+    def read(progress: Any) -> tuple[SourceProgress, ...]:
+        return tuple(SourceProgress.from_json(source) for source in progress)
 
     set_up_logging("warning")
     try:

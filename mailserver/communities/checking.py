@@ -9,7 +9,7 @@ from mailserver.communities.index import HistoryIndex, IndexEntry
 from mailserver.errors import DecodeError
 
 
-class Fault(Enum):
+class HistoryFault(Enum):
     """What is wrong with an index or a history archive. The value is for people, and for labels of metrics."""
 
     GAP = "offsets of the index leave a gap, or overlap"
@@ -25,10 +25,10 @@ class Fault(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class HistoryFinding:
     """One fault. `detail` is for the log: numbers, no content."""
 
-    fault: Fault
+    fault: HistoryFault
     detail: str
 
 
@@ -37,10 +37,10 @@ class CheckedArchive:
     """A history archive that was looked at: `archive` is None if there are findings."""
 
     archive: HistoryArchive | None
-    findings: tuple[Finding, ...]
+    findings: tuple[HistoryFinding, ...]
 
 
-def check_index(index: HistoryIndex, data_bytes: int) -> list[Finding]:
+def check_index(index: HistoryIndex, data_bytes: int) -> list[HistoryFinding]:
     """Check that the archives of an index fill `data`, one after the other, in whole pieces.
 
     Args:
@@ -49,12 +49,16 @@ def check_index(index: HistoryIndex, data_bytes: int) -> list[Finding]:
     findings, end = [], 0
     for entry in index.entries:
         if entry.offset != end:
-            findings.append(Finding(Fault.GAP, f"archive {entry.id} begins at {entry.offset}, not at {end}"))
+            findings.append(
+                HistoryFinding(HistoryFault.GAP, f"archive {entry.id} begins at {entry.offset}, not at {end}")
+            )
         if entry.offset % PIECE_BYTES or entry.size % PIECE_BYTES:
-            findings.append(Finding(Fault.PIECES, f"archive {entry.id} has {entry.size} bytes at {entry.offset}"))
+            findings.append(
+                HistoryFinding(HistoryFault.PIECES, f"archive {entry.id} has {entry.size} bytes at {entry.offset}")
+            )
         end = entry.end
     if end != data_bytes:
-        findings.append(Finding(Fault.DATA_LENGTH, f"the index ends at {end}, the data at {data_bytes}"))
+        findings.append(HistoryFinding(HistoryFault.DATA_LENGTH, f"the index ends at {end}, the data at {data_bytes}"))
     return findings
 
 
@@ -65,33 +69,35 @@ def check_archive(form: Format, entry: IndexEntry, data: bytes) -> CheckedArchiv
         data: from the entry's offset, as many bytes as its size.
     """
     if len(data) != entry.size:
-        return _refused(Fault.SIZE, f"{len(data)} bytes, not {entry.size}")
+        return _refused(HistoryFault.SIZE, f"{len(data)} bytes, not {entry.size}")
     try:
         archive = form.decode_archive(data, entry.padding)
     except DecodeError as error:
-        return _refused(Fault.UNREADABLE, str(error))
+        return _refused(HistoryFault.UNREADABLE, str(error))
     findings = []
     if archive.time_range != entry.time_range:
-        findings.append(Finding(Fault.RANGE, f"{archive.time_range}, not {entry.time_range}"))
+        findings.append(HistoryFinding(HistoryFault.RANGE, f"{archive.time_range}, not {entry.time_range}"))
     if set(archive.content_topics) != set(entry.content_topics):
-        findings.append(Finding(Fault.TOPICS, f"{len(archive.content_topics)}, not {len(entry.content_topics)}"))
+        findings.append(
+            HistoryFinding(HistoryFault.TOPICS, f"{len(archive.content_topics)}, not {len(entry.content_topics)}")
+        )
     findings += _message_findings(archive)
     return CheckedArchive(None if findings else archive, tuple(findings))
 
 
-def _message_findings(archive: HistoryArchive) -> list[Finding]:
+def _message_findings(archive: HistoryArchive) -> list[HistoryFinding]:
     time_range, topics, seen = archive.time_range, frozenset(archive.content_topics), set[bytes]()
-    counts: Counter[Fault] = Counter()
+    counts: Counter[HistoryFault] = Counter()
     for message in archive.messages:
         if not time_range.has(message.timestamp_ns):
-            counts[Fault.MESSAGE_RANGE] += 1
+            counts[HistoryFault.MESSAGE_RANGE] += 1
         if message.content_topic not in topics:
-            counts[Fault.MESSAGE_TOPIC] += 1
+            counts[HistoryFault.MESSAGE_TOPIC] += 1
         if message.hash in seen:
-            counts[Fault.TWICE] += 1
+            counts[HistoryFault.TWICE] += 1
         seen.add(message.hash)
-    return [Finding(fault, f"{count} of {len(archive.messages)} messages") for fault, count in counts.items()]
+    return [HistoryFinding(fault, f"{count} of {len(archive.messages)} messages") for fault, count in counts.items()]
 
 
-def _refused(fault: Fault, detail: str) -> CheckedArchive:
-    return CheckedArchive(None, (Finding(fault, detail),))
+def _refused(fault: HistoryFault, detail: str) -> CheckedArchive:
+    return CheckedArchive(None, (HistoryFinding(fault, detail),))

@@ -29,7 +29,7 @@ from mailserver.errors import DecodeError
 from mailserver.ids.envelopes import NS, content_topic_of, topic_of
 from mailserver.ids.waku_message import MAX_MESSAGE_BYTES
 from mailserver.waku.envelope import TOPIC_BYTES, Envelope, Topic
-from mailserver.waku.payload import Opened, open_symmetric
+from mailserver.waku.payload import OpenedPayload, open_symmetric
 from mailserver.waku2 import fields
 
 _UNCOMPRESSED = b"\x04"
@@ -100,7 +100,7 @@ def decode_message(data: bytes) -> DeployedMessage:
     )
 
 
-def opened_by_one_of(keys: Iterable[bytes], envelope: Envelope) -> Opened | None:
+def opened_by_one_of(keys: Iterable[bytes], envelope: Envelope) -> OpenedPayload | None:
     """What the first of these keys that fits opens; None if the envelope is somebody else's, on the same topic."""
     for key in keys:
         with contextlib.suppress(DecodeError):
@@ -108,7 +108,7 @@ def opened_by_one_of(keys: Iterable[bytes], envelope: Envelope) -> Opened | None
     return None
 
 
-def message_of(envelope: Envelope, opened: Opened) -> CommunityMessage:
+def message_of(envelope: Envelope, opened: OpenedPayload) -> CommunityMessage:
     """The message of an envelope that the channel's key has opened."""
     sig = b"" if opened.signer is None else _UNCOMPRESSED + opened.signer
     return message(

@@ -34,14 +34,14 @@ class ForeignLink(DecodeError):
     """A message in a special channel is none of the community's links: another has signed it, or nobody."""
 
 
-class MagnetLink(NamedTuple):
+class AnnouncedLink(NamedTuple):
     """A link. `clock`: Unix time in milliseconds at which it was announced: the greatest is the newest."""
 
     clock: int
     uri: str
 
 
-def encode_link(link: MagnetLink, key: PrivateKey) -> bytes:
+def encode_link(link: AnnouncedLink, key: PrivateKey) -> bytes:
     """Sign a link, for the payload of an envelope.
 
     status-go takes only envelopes whose payload somebody has signed (7/WAKU-DATA), whoever it is.
@@ -57,7 +57,7 @@ def next_clock(now_ms: int, last: int) -> int:
     return max(now_ms, last + 1)
 
 
-def open_link(data: bytes, community: CommunityId) -> MagnetLink:
+def open_link(data: bytes, community: CommunityId) -> AnnouncedLink:
     """Read a link that this community has signed.
 
     Args:
@@ -74,16 +74,16 @@ def open_link(data: bytes, community: CommunityId) -> MagnetLink:
     if message.signer is None or community_id(message.signer) != community:
         raise ForeignLink("magnet link is not signed by the community")
     link = fields.read(message.payload, _LINK)
-    return MagnetLink(link.number("clock") or 0, link.text("magnet_uri") or "")
+    return AnnouncedLink(link.number("clock") or 0, link.text("magnet_uri") or "")
 
 
-def _encode(link: MagnetLink) -> bytes:
+def _encode(link: AnnouncedLink) -> bytes:
     return number(1, link.clock) + write_bytes(2, link.uri.encode())
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    newest: MagnetLink
+    newest: AnnouncedLink
     since: float
     until: float
 
@@ -94,7 +94,7 @@ class NewestLink:
     A link is taken WAIT_S after the last one has arrived. Links that are older than the one taken last begin no wait.
     """
 
-    def __init__(self, taken: MagnetLink | None = None) -> None:
+    def __init__(self, taken: AnnouncedLink | None = None) -> None:
         """Begin.
 
         Args:
@@ -103,7 +103,7 @@ class NewestLink:
         self.taken = taken
         self._waiting: _Waiting | None = None
 
-    def receive(self, link: MagnetLink, now: float) -> bool:
+    def receive(self, link: AnnouncedLink, now: float) -> bool:
         """Take a link that `open_link` has checked; whether it is the newest so far."""
         waiting = self._waiting
         known = waiting.newest if waiting is not None else self.taken
@@ -119,7 +119,7 @@ class NewestLink:
         """When to call `handle_timer`; None while nothing is waited for."""
         return None if self._waiting is None else self._waiting.until
 
-    def handle_timer(self, now: float) -> MagnetLink | None:
+    def handle_timer(self, now: float) -> AnnouncedLink | None:
         """The link to fetch now, if the wait for others is over.
 
         One that was taken before comes again when it has been announced again, with a later clock.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Role(Enum):
+class CommunityRole(Enum):
     """What we are to a community."""
 
     OWNER = "owner"
@@ -72,7 +72,7 @@ class CommunityProgress:
     """
 
     id: str
-    role: Role
+    role: CommunityRole
     weeks: tuple[Week, ...]
     archives: dict[str, int]
     late_weeks: int | None
@@ -86,7 +86,7 @@ class CommunityProgress:
     @property
     def newest(self) -> int | None:
         """The end of the newest week that an owner has archived, or a member has fetched; None if there is none."""
-        is_owner = self.role is Role.OWNER
+        is_owner = self.role is CommunityRole.OWNER
         return max((week.upper for week in self.weeks if is_owner or week.is_fetched), default=None)
 
     @property

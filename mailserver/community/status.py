@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mailserver.communities.channels import CommunityId
-from mailserver.communities.progress import CommunityProgress, Role, Week
+from mailserver.communities.progress import CommunityProgress, CommunityRole, Week
 from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.member.joined import Joined, MemberFolder, membership, memberships
 from mailserver.community.member.progress import joined_progress
@@ -26,7 +26,7 @@ from mailserver.torrents.statistics import TorrentTraffic
 
 _NO_TRAFFIC = TorrentTraffic()
 
-Served = dict[tuple[str, Role], CommunityProgress]
+ServedByRole = dict[tuple[str, CommunityRole], CommunityProgress]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def status_as_json(status: OwnedStatus | JoinedStatus) -> dict[str, Any]:
     }
 
 
-def _owned_status(folder: CommunityFolder, served: Served) -> OwnedStatus:
+def _owned_status(folder: CommunityFolder, served: ServedByRole) -> OwnedStatus:
     record = folder.read()
     try:
         index = read_published_index(folder)
@@ -133,7 +133,7 @@ def _owned_status(folder: CommunityFolder, served: Served) -> OwnedStatus:
     return OwnedStatus(_with_live(progress, live), live is not None, record.name)
 
 
-def _joined_status(folder: MemberFolder, served: Served) -> JoinedStatus:
+def _joined_status(folder: MemberFolder, served: ServedByRole) -> JoinedStatus:
     joined, overview = folder.read(), overview_of(folder)
     progress = joined_progress(
         folder.community,
@@ -155,7 +155,7 @@ def _with_live(progress: CommunityProgress, live: CommunityProgress | None) -> C
     if live is None:
         return progress
     seeding = {(week.lower, week.upper): week.is_seeding for week in live.weeks}
-    is_seeding, is_owner = bool(live.is_seeding), progress.role is Role.OWNER
+    is_seeding, is_owner = bool(live.is_seeding), progress.role is CommunityRole.OWNER
     weeks = (
         replace(
             week,
@@ -171,7 +171,7 @@ def _with_live(progress: CommunityProgress, live: CommunityProgress | None) -> C
         peers=live.peers,
         uploaded=live.uploaded,
         downloaded=live.downloaded,
-        problem=progress.problem if progress.role is Role.MEMBER else live.problem,
+        problem=progress.problem if progress.role is CommunityRole.MEMBER else live.problem,
     )
 
 

@@ -17,7 +17,7 @@ from mailserver.data_dir.folder import kept_unused, locked
 from mailserver.data_dir.own_store import check_driver, known_store
 from mailserver.errors import ConfigError, StartupError
 from mailserver.moving.aside import SetAside
-from mailserver.moving.move import Move, Show
+from mailserver.moving.move import Show, StoreMove
 from mailserver.moving.report import MoveReport
 from mailserver.store.moving import MoveSource, MoveTarget
 from mailserver.store.sqlite.moving import open_source as open_source_file
@@ -42,7 +42,7 @@ async def move(source: Path | str, target: Path | str, network_topic: str, show:
     """
     aside = aside_of(source, target)
     async with _open_source(source, network_topic) as read, _open_target(target, network_topic) as written:
-        begun = await Move.begin(read, written, SetAside(aside, await read.identity()), show)
+        begun = await StoreMove.begin(read, written, SetAside(aside, await read.identity()), show)
         return await begun.run()
 
 

@@ -25,7 +25,7 @@ from mailserver.store.message_ids import StoreWithIds
 from mailserver.store.sqlite.arrivals import open_arrivals
 from mailserver.store.sqlite.damage import how_it_is_gone
 from mailserver.store.sqlite.followed import open_followed
-from mailserver.store.sqlite.identity import NOTHING_KNOWN, Known
+from mailserver.store.sqlite.identity import NOTHING_KNOWN, KnownStore
 from mailserver.store.sqlite.reading import read_stats
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store
@@ -214,7 +214,7 @@ def _check_it_is_left(data_dir: Path) -> None:
         )
 
 
-def read_note(data_dir: Path) -> Known | None:
+def read_note(data_dir: Path) -> KnownStore | None:
     """Read the record of which store there was; None if there is none.
 
     Raises:
@@ -222,14 +222,14 @@ def read_note(data_dir: Path) -> Known | None:
     """
     return read_record(
         data_dir / RECORD_FILE,
-        lambda record: Known(field_of(record, "identity", str), count_of("seq", record.get("seq", 0))),
+        lambda record: KnownStore(field_of(record, "identity", str), count_of("seq", record.get("seq", 0))),
         version=_VERSION,
         what="record of the store",
         error=StartupError,
     )
 
 
-def known_store(data_dir: Path) -> Known:
+def known_store(data_dir: Path) -> KnownStore:
     """What the record says of the store; a record that cannot be read says nothing."""
     try:
         return read_note(data_dir) or NOTHING_KNOWN
@@ -244,7 +244,7 @@ class _Note:
         """Read it."""
         self._path = data_dir / RECORD_FILE
         self._is_failing = False
-        self.noted: Known | None = None
+        self.noted: KnownStore | None = None
         try:
             self.noted = read_note(data_dir)
         except StartupError as error:
@@ -260,7 +260,7 @@ class _Note:
             closing: closes the store at the end; then the last row is recorded once more.
         """
         identity = await store.identity()
-        self.write(Known(identity, store.newest_seen))
+        self.write(KnownStore(identity, store.newest_seen))
         ending = asyncio.Event()
         following = asyncio.create_task(self._follow(store, identity, ending), name="record of the store")
         try:
@@ -269,9 +269,9 @@ class _Note:
             ending.set()
             await following
             await closing.aclose()
-            self.write(Known(identity, store.newest_seen))  # now all that was put is stored
+            self.write(KnownStore(identity, store.newest_seen))  # now all that was put is stored
 
-    def write(self, found: Known) -> None:
+    def write(self, found: KnownStore) -> None:
         """Record that there is a store, and which; log if it is a different one than before."""
         if self.noted == found:  # then nothing is written, which a full disk may not take
             return
@@ -295,4 +295,4 @@ class _Note:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(NOTE_INTERVAL_S):
                     await ending.wait()
-            await asyncio.to_thread(self.write, Known(identity, store.newest_seen))
+            await asyncio.to_thread(self.write, KnownStore(identity, store.newest_seen))

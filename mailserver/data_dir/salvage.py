@@ -12,14 +12,14 @@ from mailserver.files import sync_folder
 from mailserver.gateway.index.copying import copy_originals
 from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.store.sqlite.repair.report import Show
-from mailserver.store.sqlite.repair.salvage import Salvage, salvage
+from mailserver.store.sqlite.repair.salvage import SalvageReport, salvage
 from mailserver.store.sqlite.schema import STORE_FILE
 
 ASIDE_FILE = "set-aside.jsonl"
 """What does not fit into the new store: one JSON object a line, with the bytes that are left, and the reason."""
 
 
-async def salvage_data_dir(data_dir: Path, destination: Path, show: Show) -> Salvage:
+async def salvage_data_dir(data_dir: Path, destination: Path, show: Show) -> SalvageReport:
     """Make a new data directory of what is left of another; the latter is only read.
 
     Raises:

@@ -9,7 +9,7 @@ from mailserver.app.config import Config
 from mailserver.app.history import cause_for_store_only
 from mailserver.archive.access.places import files_of
 from mailserver.archive.archive import Archive
-from mailserver.archive.errors import ArchiveBusy, ArchiveError, ArchiveFault, Unreadable
+from mailserver.archive.errors import ArchiveBusy, ArchiveError, ArchiveFault, ArchiveFileUnreadable
 from mailserver.archive.files import ReadableFiles, local_folder
 from mailserver.archive.holdings import check_day
 from mailserver.archive.manifest import PeriodRecord
@@ -97,7 +97,7 @@ def _check_answers(config: Config, archived: Archived | None, now: float) -> lis
     archive = Archive(files)
     try:
         records = archive.records().values()
-    except Unreadable as error:
+    except ArchiveFileUnreadable as error:
         text = f"{error}: requests that need it fail"
         return [problem(check, text, f"{_let_us_read()}; if it is the disk, put the file back from a copy")]
     except ArchiveError as error:

@@ -15,7 +15,7 @@ from mailserver.units import SECONDS_PER_DAY
 
 if TYPE_CHECKING:  # asyncpg is in an extra
     from mailserver.store.postgres.inspection import DatabaseFacts
-    from mailserver.store.postgres.presence import State
+    from mailserver.store.postgres.presence import DatabaseState
 
 _CHECK = "database"
 
@@ -73,7 +73,7 @@ def _judged(facts: "DatabaseFacts", config: Config) -> list[Finding]:
     return findings
 
 
-def _gone_back(state: "State", data_dir: Path) -> list[Finding]:
+def _gone_back(state: "DatabaseState", data_dir: Path) -> list[Finding]:
     """Whether the database was put back to an earlier moment, as far as a mailserver has noticed or has noted."""
     try:
         noted = read_note(data_dir)

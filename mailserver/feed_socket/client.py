@@ -25,7 +25,7 @@ from mailserver.feed_socket.frames import (
     Join,
     Missed,
     Post,
-    Refusal,
+    PostRefusal,
     Refused,
     Role,
     Stored,
@@ -58,23 +58,23 @@ class PostUnanswered(MailserverError):
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class FeedGap:
     """Here something may be missing: what was accepted before this, and did not come. Go on from the store.
 
-    All that is accepted after this comes, or there is another Gap. What was accepted just before this may not be in the
-    store yet: it takes some milliseconds to get there, and longer while the disk is slow.
+    All that is accepted after this comes, or there is another FeedGap. What was accepted just before this may not be in
+    the store yet: it takes some milliseconds to get there, and longer while the disk is slow.
 
     `missed`: how many were left out; None if that is not known, because the connection is new.
     """
 
     missed: int | None
 
-    def and_then(self, other: "Gap") -> "Gap":
+    def and_then(self, other: "FeedGap") -> "FeedGap":
         """Both in one, if nothing came between them."""
-        return Gap(None if self.missed is None or other.missed is None else self.missed + other.missed)
+        return FeedGap(None if self.missed is None or other.missed is None else self.missed + other.missed)
 
 
-_Answer = Refusal | ConnectionLost | None
+_Answer = PostRefusal | ConnectionLost | None
 
 
 class FeedClient:
@@ -98,7 +98,7 @@ class FeedClient:
         self._on_change = on_change
         self._pipe: Pipe | None = None  # once it has said HELLO
         self._problem = ""  # that was logged last
-        self._queue: deque[tuple[FeedEnvelope, ...] | Gap] = deque()
+        self._queue: deque[tuple[FeedEnvelope, ...] | FeedGap] = deque()
         self._queued_bytes = 0
         self._arrived = asyncio.Event()
         self._taken = asyncio.Event()
@@ -124,11 +124,11 @@ class FeedClient:
         finally:
             self._end(ConnectionLost(None, "the gateway is stopping"))
 
-    async def next(self) -> tuple[FeedEnvelope, ...] | Gap:
-        """Wait for what comes next: some envelopes, in the order in which they were accepted, or a Gap.
+    async def next(self) -> tuple[FeedEnvelope, ...] | FeedGap:
+        """Wait for what comes next: some envelopes, in the order in which they were accepted, or a FeedGap.
 
-        The first is a Gap. What is not taken in time is left out, with a Gap in its place. Nobody may wait for `post`
-        between two calls of this: answers come behind what waits to be taken.
+        The first is a FeedGap. What is not taken in time is left out, with a FeedGap in its place. Nobody may wait for
+        `post` between two calls of this: answers come behind what waits to be taken.
         """
         while not self._queue:
             self._arrived.clear()
@@ -137,19 +137,19 @@ class FeedClient:
 
     def next_envelopes(self) -> tuple[FeedEnvelope, ...]:
         """What `next` would return at once, if these are envelopes; nothing otherwise."""
-        if not self._queue or isinstance(self._queue[0], Gap):
+        if not self._queue or isinstance(self._queue[0], FeedGap):
             return ()
         taken = self._take()
-        assert not isinstance(taken, Gap), "it was looked at"
+        assert not isinstance(taken, FeedGap), "it was looked at"
         return taken
 
-    def _take(self) -> tuple[FeedEnvelope, ...] | Gap:
+    def _take(self) -> tuple[FeedEnvelope, ...] | FeedGap:
         taken = self._queue.popleft()
         self._queued_bytes -= _size(taken)
         self._taken.set()
         return taken
 
-    async def post(self, raw: bytes) -> Refusal | None:
+    async def post(self, raw: bytes) -> PostRefusal | None:
         """Have an envelope stored and relayed; return None once it is on disk, or why it is not stored.
 
         Raises:
@@ -157,14 +157,14 @@ class FeedClient:
             PostUnanswered: it did not answer within POST_TIMEOUT_S.
         """
         if len(raw) > MAX_ENVELOPE_BYTES:  # it would not fit into a frame
-            return Refusal.OVERSIZE
+            return PostRefusal.OVERSIZE
         try:
             async with asyncio.timeout(POST_TIMEOUT_S), self._turns:
                 return await self._ask(raw)
         except TimeoutError as error:
             raise PostUnanswered from error
 
-    async def _ask(self, raw: bytes) -> Refusal | None:
+    async def _ask(self, raw: bytes) -> PostRefusal | None:
         pipe = self._pipe
         if pipe is None:
             raise ConnectionLost(None, "the mailserver cannot be reached")
@@ -217,7 +217,7 @@ class FeedClient:
         self._pipe = pipe
         self._problem = ""
         log.info("feed connected socket=%s", self._path)
-        self._put(Gap(None))
+        self._put(FeedGap(None))
 
     def _on_frame(self, frame: Frame) -> None:
         match frame:
@@ -229,14 +229,14 @@ class FeedClient:
             case Envelopes(envelopes=envelopes):
                 self._put(envelopes)
             case Missed(count=count):
-                self._put(Gap(count))
+                self._put(FeedGap(count))
             case Stored(request_id=request_id):
                 self._answer(request_id, None)
             case Refused(request_id=request_id, refusal=refusal):
                 self._answer(request_id, refusal)
 
-    def _put(self, item: tuple[FeedEnvelope, ...] | Gap) -> None:
-        if isinstance(item, Gap) and self._queue and isinstance(last := self._queue[-1], Gap):
+    def _put(self, item: tuple[FeedEnvelope, ...] | FeedGap) -> None:
+        if isinstance(item, FeedGap) and self._queue and isinstance(last := self._queue[-1], FeedGap):
             self._queue[-1] = last.and_then(item)
             return
         self._queue.append(item)
@@ -259,6 +259,6 @@ class FeedClient:
             self._on_change()
 
 
-def _size(item: tuple[FeedEnvelope, ...] | Gap) -> int:
+def _size(item: tuple[FeedEnvelope, ...] | FeedGap) -> int:
     """How many bytes of envelopes there are."""
-    return 0 if isinstance(item, Gap) else sum(len(envelope.raw) for envelope in item)
+    return 0 if isinstance(item, FeedGap) else sum(len(envelope.raw) for envelope in item)

@@ -62,7 +62,7 @@ class Role(Enum):
     COMMUNITIES = 1
 
 
-class Refusal(Enum):
+class PostRefusal(Enum):
     """Why a posted envelope was not stored. The value is the number on the wire."""
 
     MALFORMED = 0
@@ -77,7 +77,7 @@ class Refusal(Enum):
     TOPIC_LIMIT = 9
 
     @classmethod
-    def of(cls, verdict: Verdict) -> "Refusal":
+    def of(cls, verdict: Verdict) -> "PostRefusal":
         """The refusal that a verdict leads to; not for ACCEPTED."""
         return cls[verdict.name]
 
@@ -88,8 +88,8 @@ class Refusal(Enum):
 
 
 _TEXTS = {
-    Refusal.MALFORMED: "bytes are no envelope",
-    Refusal.STORE_UNAVAILABLE: "the store could not take the envelope",
+    PostRefusal.MALFORMED: "bytes are no envelope",
+    PostRefusal.STORE_UNAVAILABLE: "the store could not take the envelope",
 }
 
 
@@ -169,7 +169,7 @@ class Refused:
     """A posted envelope is not stored."""
 
     request_id: int
-    refusal: Refusal
+    refusal: PostRefusal
 
     def encode(self) -> bytes:
         """The frame."""
@@ -358,7 +358,7 @@ def _decode_refused(body: bytes) -> Refused:
         raise DecodeError("REFUSED has the wrong length", got=len(body), limit=_REFUSED.size)
     request_id, code = _REFUSED.unpack(body)
     try:
-        return Refused(request_id, Refusal(code))
+        return Refused(request_id, PostRefusal(code))
     except ValueError as error:
         raise DecodeError("reason of a refusal is unknown", got=code) from error
 

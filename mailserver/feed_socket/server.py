@@ -25,7 +25,7 @@ from mailserver.feed_socket.frames import (
     Join,
     Missed,
     Post,
-    Refusal,
+    PostRefusal,
     Refused,
     Role,
     Stored,
@@ -326,19 +326,19 @@ class _Gateway:
             self._posted_bytes -= len(post.raw)
             self._answered.set()
 
-    async def _store(self, raw: bytes) -> Refusal | None:
+    async def _store(self, raw: bytes) -> PostRefusal | None:
         results = self._services.metrics.gateway_posts
         try:
             await self._services.intake.take_own(decode_envelope(raw))
         except DecodeError:
             results[PostResult.MALFORMED].inc()
-            return Refusal.MALFORMED
+            return PostRefusal.MALFORMED
         except EnvelopeRefused as error:
             results[PostResult.REFUSED].inc()
-            return Refusal.of(error.verdict)
+            return PostRefusal.of(error.verdict)
         except StoreError:
             results[PostResult.FAILED].inc()
-            return Refusal.STORE_UNAVAILABLE
+            return PostRefusal.STORE_UNAVAILABLE
         results[PostResult.STORED].inc()
         return None
 

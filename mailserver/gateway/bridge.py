@@ -13,7 +13,7 @@ from collections.abc import Callable
 from mailserver.client.sealing import TooMuchWork, mine_envelope
 from mailserver.errors import ConnectionLost, StoreError
 from mailserver.feed_socket.client import FeedClient, PostUnanswered
-from mailserver.feed_socket.frames import Refusal, Terms
+from mailserver.feed_socket.frames import PostRefusal, Terms
 from mailserver.gateway.index.message_store import MessageStore
 from mailserver.ids.envelopes import NS, topic_of
 from mailserver.ids.waku_message import MessageHash, WakuMessage
@@ -130,14 +130,14 @@ class Bridge:
             log.error("message not sent error=%r", str(error))
             return _failed("the message could not be stored")
 
-    def _refusal(self, message: WakuMessage, terms: Terms) -> Refusal | None:
+    def _refusal(self, message: WakuMessage, terms: Terms) -> PostRefusal | None:
         """Why the mailserver would not take any envelope of this message, before work is done for one."""
         topic = topic_of(message.content_topic)
         if terms.topics is not None and topic not in terms.topics:
-            return Refusal.UNWANTED_TOPIC
+            return PostRefusal.UNWANTED_TOPIC
         expiry = int(self._wall_clock()) + self._ttl
         shortest = encode_envelope(expiry, self._ttl, topic, message.payload, 0)
-        return Refusal.OVERSIZE if len(shortest.raw) > terms.max_envelope_bytes else None
+        return PostRefusal.OVERSIZE if len(shortest.raw) > terms.max_envelope_bytes else None
 
     async def _envelope(self, message: WakuMessage, name: MessageHash, terms: Terms) -> Envelope | None:
         """Make the envelope; None if the work for it is not to be had.
@@ -172,12 +172,12 @@ class Bridge:
             return _failed("the mailserver did not answer")
         if refusal is None:
             return Bridging.SENT, verdict(LightPushStatus.OK)
-        if refusal is not Refusal.STORE_UNAVAILABLE:  # then it was relayed, and may come back from a peer
+        if refusal is not PostRefusal.STORE_UNAVAILABLE:  # then it was relayed, and may come back from a peer
             await self._messages.forget_original(envelope.hash())
         return _refused(refusal)
 
 
-_OURS = frozenset({Refusal.STORE_UNAVAILABLE, Refusal.TOPIC_LIMIT})
+_OURS = frozenset({PostRefusal.STORE_UNAVAILABLE, PostRefusal.TOPIC_LIMIT})
 """Refusals that say nothing against the message: it may be sent again later."""
 
 
@@ -185,9 +185,9 @@ def _failed(text: str) -> tuple[Bridging, LightPushVerdict]:
     return Bridging.FAILED, LightPushVerdict(LightPushStatus.SERVICE_UNAVAILABLE, text)
 
 
-def _refused(refusal: Refusal) -> tuple[Bridging, LightPushVerdict]:
+def _refused(refusal: PostRefusal) -> tuple[Bridging, LightPushVerdict]:
     if refusal in _OURS:
         return _failed(refusal.text)
-    is_too_large = refusal is Refusal.OVERSIZE
+    is_too_large = refusal is PostRefusal.OVERSIZE
     status = LightPushStatus.PAYLOAD_TOO_LARGE if is_too_large else LightPushStatus.INVALID_MESSAGE
     return Bridging.REFUSED, LightPushVerdict(status, refusal.text)

@@ -12,7 +12,7 @@ from mailserver.errors import DecodeError
 from mailserver.gateway.peer import Peer
 from mailserver.gateway.rates import Rates
 from mailserver.libp2p.peer_id import PeerId
-from mailserver.metrics.gateway import Asked, GatewayMetrics
+from mailserver.metrics.gateway import ClientProtocol, GatewayMetrics
 from mailserver.net.due import call_when_due
 from mailserver.waku2.codes import FilterStatus
 from mailserver.waku2.criteria import Subscription
@@ -169,11 +169,11 @@ class FilterSubscribe:
     def answer(self, peer: Peer, request: bytes) -> bytes:
         """Do what the request asks for, if its address has not asked too often."""
         assert peer.peer_id is not None
-        if self._rates.take(Asked.FILTER, peer.host, _now()):
+        if self._rates.take(ClientProtocol.FILTER, peer.host, _now()):
             response = self._response(peer.peer_id, request)
         else:
             response = _refused(request, FilterStatus.TOO_MANY_REQUESTS)
-        self._metrics.requests.labels(Asked.FILTER.value, str(int(response.status_code))).inc()
+        self._metrics.requests.labels(ClientProtocol.FILTER.value, str(int(response.status_code))).inc()
         return response.encode()
 
     def _response(self, peer_id: PeerId, request: bytes) -> FilterSubscribeResponse:
@@ -200,9 +200,9 @@ class OldFilter:
         What a client pushes to us, nobody has asked for.
         """
         status = FilterStatus.TOO_MANY_REQUESTS
-        if self._rates.take(Asked.OLD_FILTER, peer.host, _now()):
+        if self._rates.take(ClientProtocol.OLD_FILTER, peer.host, _now()):
             status = self._status(peer, decode_filter_rpc(request))
-        self._metrics.requests.labels(Asked.OLD_FILTER.value, str(int(status))).inc()
+        self._metrics.requests.labels(ClientProtocol.OLD_FILTER.value, str(int(status))).inc()
 
     def _status(self, peer: Peer, rpc: FilterRpc) -> FilterStatus:
         if rpc.request is None:

@@ -15,7 +15,7 @@ from mailserver.gateway.limits import HostLimits
 from mailserver.gateway.peer import MakeHandler, Peer
 from mailserver.gateway.send_memory import SendMemory
 from mailserver.gateway.transport import Transport, WebSocketTransport
-from mailserver.gateway.turns import Turns
+from mailserver.gateway.turns import GatewayTurns
 from mailserver.libp2p.connection import Connection
 from mailserver.libp2p.noise import NoiseKeys
 from mailserver.limits.admission import Admission, index_to_evict
@@ -70,7 +70,7 @@ class Host:
         self._limits = limits
         self._metrics = metrics
         self._told = clients
-        self._turns = Turns()
+        self._turns = GatewayTurns()
         self._memory = SendMemory(limits.max_send_bytes)
         self._pending: dict[Peer, None] = {}  # in their handshake, oldest first
         self._clients: dict[Peer, float] = {}  # and since when, the longest connected first

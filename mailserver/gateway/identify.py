@@ -8,7 +8,7 @@ from mailserver.gateway.handlers import PingHandler
 from mailserver.gateway.peer import MakeHandler, Peer
 from mailserver.libp2p.identify import IDENTIFY, Identify
 from mailserver.libp2p.identity import IdentityKey
-from mailserver.libp2p.multiaddr import Multiaddr, Part
+from mailserver.libp2p.multiaddr import AddressProtocol, Multiaddr
 from mailserver.libp2p.ping import PING
 from mailserver.libp2p.streams import StreamId
 
@@ -48,6 +48,6 @@ def _observed(peer: Peer) -> bytes:
     if not host or host != peer.host:
         return b""
     address = ip_address(host.partition("%")[0])
-    kind = Part.IP4 if address.version == 4 else Part.IP6
-    parts = ((kind, str(address)), (Part.TCP, str(port)))
-    return Multiaddr(parts if peer.transport.kind == "tcp" else (*parts, (Part.WS, ""))).encode()
+    kind = AddressProtocol.IP4 if address.version == 4 else AddressProtocol.IP6
+    parts = ((kind, str(address)), (AddressProtocol.TCP, str(port)))
+    return Multiaddr(parts if peer.transport.kind == "tcp" else (*parts, (AddressProtocol.WS, ""))).encode()

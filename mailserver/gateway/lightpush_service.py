@@ -8,7 +8,7 @@ from mailserver.errors import DecodeError
 from mailserver.gateway.bridge import Bridge
 from mailserver.gateway.peer import Peer
 from mailserver.gateway.rates import Rates
-from mailserver.metrics.gateway import Asked, GatewayMetrics
+from mailserver.metrics.gateway import ClientProtocol, GatewayMetrics
 from mailserver.waku2.codes import LightPushStatus
 from mailserver.waku2.fields import request_id_of
 from mailserver.waku2.lightpush import decode_light_push_request, decode_push_rpc
@@ -28,10 +28,12 @@ class _Service:
         self._metrics = metrics
 
     def _is_too_much(self, peer: Peer) -> bool:
-        return peer.is_busy or not self._rates.take(Asked.LIGHTPUSH, peer.host, asyncio.get_running_loop().time())
+        return peer.is_busy or not self._rates.take(
+            ClientProtocol.LIGHTPUSH, peer.host, asyncio.get_running_loop().time()
+        )
 
     def _count(self, sent: LightPushVerdict) -> LightPushVerdict:
-        self._metrics.requests.labels(Asked.LIGHTPUSH.value, str(int(sent.status))).inc()
+        self._metrics.requests.labels(ClientProtocol.LIGHTPUSH.value, str(int(sent.status))).inc()
         return sent
 
 

@@ -14,7 +14,7 @@ from itertools import chain, pairwise
 from typing import Generic, TypeVar
 
 from mailserver.errors import StoreError
-from mailserver.feed_socket.client import FeedClient, Gap
+from mailserver.feed_socket.client import FeedClient, FeedGap
 from mailserver.feed_socket.frames import FeedEnvelope
 from mailserver.gateway.filter_service import FilterService
 from mailserver.gateway.index.message_store import MessageStore, News
@@ -25,7 +25,7 @@ from mailserver.ids.waku_message import MessageHash
 from mailserver.metrics.gateway import GatewayMetrics
 from mailserver.store.arrivals import OtherStore
 from mailserver.store.message_ids import BEFORE_ALL, Arrival
-from mailserver.waku.envelope import EnvelopeHash, Fields, Topic, read_fields
+from mailserver.waku.envelope import EnvelopeFields, EnvelopeHash, Topic, read_fields
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class Live:
     async def _read_feed(self) -> None:
         while True:
             item = await self._feed.next()
-            if isinstance(item, Gap):
+            if isinstance(item, FeedGap):
                 self.missed += item.missed or 0
                 await self._go_on_from_store()
                 continue
@@ -162,7 +162,7 @@ class Live:
         sockets get their turn.
         """
         began = asyncio.get_running_loop().time()
-        wanted: list[tuple[Fields, EnvelopeHash]] = []
+        wanted: list[tuple[EnvelopeFields, EnvelopeHash]] = []
         ends = [0]
         known = self._known.all
         is_wanted: dict[Topic, bool] = {}

@@ -1,7 +1,7 @@
 """Tells clients our cluster and shard (66/WAKU2-METADATA). js-waku uses no node that has not told it."""
 
 from mailserver.gateway.peer import Peer
-from mailserver.metrics.gateway import Asked, GatewayMetrics
+from mailserver.metrics.gateway import ClientProtocol, GatewayMetrics
 from mailserver.waku2.metadata import Metadata, decode_metadata
 from mailserver.waku2.protocols import FRAME_BOUNDS, ProtocolId
 
@@ -18,5 +18,5 @@ class MetadataService:
     def answer(self, peer: Peer, request: bytes) -> bytes:
         """Answer a request."""
         decode_metadata(request)
-        self._metrics.requests.labels(Asked.METADATA.value, "200").inc()
+        self._metrics.requests.labels(ClientProtocol.METADATA.value, "200").inc()
         return self._answer

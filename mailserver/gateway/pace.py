@@ -14,7 +14,7 @@ FRAME_BYTES = 256
 have no more than 2 bytes."""
 
 
-class Pace:
+class ReadingPace:
     """Pauses the reading from one client. `is_crowded`: too much waits for it."""
 
     def __init__(self, transport: Transport) -> None:

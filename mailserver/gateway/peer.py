@@ -10,7 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from mailserver.gateway.answers import Answers
-from mailserver.gateway.pace import Pace
+from mailserver.gateway.pace import ReadingPace
 from mailserver.gateway.push_streams import PushStreams
 from mailserver.gateway.send_memory import MAX_CLIENT_BYTES, SendMemory
 from mailserver.gateway.transport import Transport
@@ -107,7 +107,7 @@ class Peer:
         self._answers = Answers(f"answers {transport.address}", self.may_queue, self.answer, self.failed)
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
-        self._pace = Pace(transport)
+        self._pace = ReadingPace(transport)
         self._requests: dict[StreamId, int] = {}  # how much is kept of each that is not whole
         self._requests_bytes = 0
         self._is_dirty = False

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from mailserver.limits.admission import MAX_ADDRESSES, Allowlist, groups_of
 from mailserver.limits.buckets import Buckets
-from mailserver.metrics.gateway import Asked
+from mailserver.metrics.gateway import ClientProtocol
 
 BURST_S = 10.0
 """So many seconds' worth of requests may come at once: a client asks a lot when it starts, and is silent then. go-waku
@@ -18,7 +18,7 @@ query by 1,000 hashes costs a hundred times as much as one for 20 messages, so t
 class Rates:
     """The requests of each address, for each protocol. An IPv6 address is a /64."""
 
-    def __init__(self, per_second: Mapping[Asked, float], allowed: Allowlist) -> None:
+    def __init__(self, per_second: Mapping[ClientProtocol, float], allowed: Allowlist) -> None:
         """Take the limits.
 
         Args:
@@ -26,16 +26,16 @@ class Rates:
             allowed: addresses without limits.
         """
         self._allowed = allowed
-        self._buckets: dict[Asked, Buckets[bytes]] = {
+        self._buckets: dict[ClientProtocol, Buckets[bytes]] = {
             asked: Buckets(rate, max(rate * BURST_S, 1.0), max_keys=MAX_ADDRESSES)
             for asked, rate in per_second.items()
             if rate
         }
         self._work: Buckets[bytes] | None = None
-        if Asked.STORE in self._buckets:
+        if ClientProtocol.STORE in self._buckets:
             self._work = Buckets(STORE_WORK_PER_SECOND, STORE_WORK_PER_SECOND * BURST_S, max_keys=MAX_ADDRESSES)
 
-    def take(self, asked: Asked, host: str, now: float) -> bool:
+    def take(self, asked: ClientProtocol, host: str, now: float) -> bool:
         """Whether an address may ask now; if so, it is counted. `now` is monotonic seconds."""
         buckets = self._buckets.get(asked)
         if buckets is None or self._allowed.has_address(host):

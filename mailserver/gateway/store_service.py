@@ -12,7 +12,7 @@ from mailserver.gateway.index.values import TooManyAlike, UnknownCursor
 from mailserver.gateway.peer import Peer
 from mailserver.gateway.rates import Rates
 from mailserver.limits.admission import groups_of
-from mailserver.metrics.gateway import Asked, GatewayMetrics
+from mailserver.metrics.gateway import ClientProtocol, GatewayMetrics
 from mailserver.store.interface import Payer
 from mailserver.store.message_ids import NotIndexedYet
 from mailserver.waku2.codes import StoreStatus
@@ -53,7 +53,11 @@ class StoreService:
     def answer(self, peer: Peer, request: bytes) -> bytes | Callable[[], Awaitable[bytes]]:
         """Answer a query, once it is this client's turn."""
         now = asyncio.get_running_loop().time()
-        if peer.is_busy or self._rates.owes_work(peer.host, now) or not self._rates.take(Asked.STORE, peer.host, now):
+        if (
+            peer.is_busy
+            or self._rates.owes_work(peer.host, now)
+            or not self._rates.take(ClientProtocol.STORE, peer.host, now)
+        ):
             return self._encoded(_TOO_MANY.answer(request_id_of(request)))
         try:
             asked = decode_store_query_request(request)
@@ -109,7 +113,7 @@ class StoreService:
         self._rates.charge(work, host, asyncio.get_running_loop().time())
 
     def _encoded(self, answer: StoreQueryResponse) -> bytes:
-        self._metrics.requests.labels(Asked.STORE.value, str(int(answer.status_code))).inc()
+        self._metrics.requests.labels(ClientProtocol.STORE.value, str(int(answer.status_code))).inc()
         return answer.encode()
 
 

@@ -18,7 +18,7 @@ from websockets.http11 import Request
 from websockets.protocol import CONNECTING, OPEN, SEND_EOF
 from websockets.server import ServerProtocol
 
-from mailserver.gateway.turns import Turn, Turns
+from mailserver.gateway.turns import GatewayTurns, Turn
 
 CHUNK_BYTES = 32 * 1024
 """No more is read from a socket at once."""
@@ -92,7 +92,7 @@ class Transport(asyncio.BufferedProtocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, on_connected: Callable[["Transport"], Receiver | None], turns: Turns) -> None:
+    def __init__(self, on_connected: Callable[["Transport"], Receiver | None], turns: GatewayTurns) -> None:
         """Describe a socket that is about to be accepted.
 
         Args:
@@ -262,7 +262,7 @@ class WebSocketTransport(Transport):
     def __init__(
         self,
         on_connected: Callable[[Transport], Receiver | None],
-        turns: Turns,
+        turns: GatewayTurns,
         forwarded: Callable[[str, str], str | None],
     ) -> None:
         """Describe a socket that is about to be accepted.

@@ -21,7 +21,7 @@ FORGIVEN_PER_SECOND = 0.01
 """How much work, in seconds, of a client is forgotten each second: what it may cause in the long run."""
 
 
-class Turns:
+class GatewayTurns:
     """The pieces that wait. `clock` returns seconds, also amidst an iteration of the loop."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -60,7 +60,7 @@ class Turn:
 
     __slots__ = ("_at", "_spent", "_turns")
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: GatewayTurns) -> None:
         self._turns = turns
         self._spent = 0.0
         self._at = turns.clock()

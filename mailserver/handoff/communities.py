@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mailserver.communities.progress import CommunityProgress, Role, Week
+from mailserver.communities.progress import CommunityProgress, CommunityRole, Week
 from mailserver.errors import MailserverError
 from mailserver.files import write_atomically
 from mailserver.handoff.json_records import (
@@ -118,7 +118,7 @@ def _community(record: object) -> CommunityProgress:
     archives = field_of(record, "archives", dict)
     return CommunityProgress(
         id=field_of(record, "id", str),
-        role=Role(record.get("role")),
+        role=CommunityRole(record.get("role")),
         weeks=tuple(map(_week, weeks)),
         archives={str(state): count_of(str(state), count) for state, count in archives.items()},
         late_weeks=None if late_weeks is None else count_of("late_weeks", late_weeks),

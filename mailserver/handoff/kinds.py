@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[_T]):
+class RecordKind(Generic[_T]):
     """One kind of record. `name`: unlike that of any other kind; `what`: what it is called in errors; `max_bytes`: what
     is longer is not written."""
 
@@ -49,7 +49,7 @@ class Kind(Generic[_T]):
         return decode_text(text, where, self.decode, version=self.version, what=self.what, error=self.error)
 
 
-ARCHIVED = Kind(
+ARCHIVED = RecordKind(
     name="archived",
     what="record of the compaction",
     version=archived_format.VERSION,
@@ -57,7 +57,7 @@ ARCHIVED = Kind(
     encode=encode_archived,
     decode=decode_archived,
 )
-COMPACTION = Kind(
+COMPACTION = RecordKind(
     name="compaction",
     what="record of the compaction's runs",
     version=last_run_format.VERSION,
@@ -67,7 +67,7 @@ COMPACTION = Kind(
     max_bytes=MAX_RECORD_BYTES,  # its report and its lists grow; a longer record would not be read
 )
 UPKEEP = {
-    task: Kind(
+    task: RecordKind(
         name=task.value,
         what=f"record of {task.value}",
         version=last_upkeep_format.VERSION,

@@ -28,7 +28,7 @@ class Task(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Upkeep:
+class LastUpkeep:
     """The state of one task. Times are Unix seconds, None if that has not happened.
 
     Args:
@@ -46,19 +46,19 @@ class Upkeep:
     succeeded_at: float | None = None
 
 
-def encode_upkeep(upkeep: Upkeep) -> dict[str, object]:
+def encode_upkeep(upkeep: LastUpkeep) -> dict[str, object]:
     """The record as a JSON object."""
     return {"version": VERSION, **asdict(upkeep), "error": upkeep.error[:MAX_ERROR_CHARS]}
 
 
-def decode_upkeep(record: Record) -> Upkeep:
+def decode_upkeep(record: Record) -> LastUpkeep:
     """The record that `encode_upkeep` made.
 
     Raises:
         ValueError: it is something else.
     """
     exit_code = record.get("exit_code")
-    upkeep = Upkeep(
+    upkeep = LastUpkeep(
         waits_since=number_of("waits_since", record.get("waits_since")),
         started_at=number_or_none(record, "started_at"),
         finished_at=number_or_none(record, "finished_at"),

@@ -24,7 +24,7 @@ from mailserver.metrics.registry import Metrics
 from mailserver.reconcile.sides import Needed
 from mailserver.reconcile.wire import MIN_FRAME_BYTES
 from mailserver.store.interface import Payer
-from mailserver.store.message_ids import MessageIds, MetadataRange, Scope, StoreBusy
+from mailserver.store.message_ids import ComparedScope, MessageIds, MetadataRange, StoreBusy
 from mailserver.wakuid.answers import Done, Ids, Reconciled, encode_envelopes
 from mailserver.wakuid.packets import MAX_FETCHED_IDS, MAX_RECONCILE_BYTES, IdPacketCode, Order, What
 from mailserver.wakuid.questions import Fetch, FetchItems, Items, Query, Reconcile
@@ -250,7 +250,7 @@ class IdAnswer:
     async def _send_reconciled(self, question: Reconcile) -> None:
         """Answer a message of negentropy."""
         frame_bytes = max(MIN_FRAME_BYTES, min(MAX_RECONCILE_BYTES, self._max_packet_bytes - _PACKET_ROOM))
-        scope = Scope(question.lower, question.upper, question.interest)
+        scope = ComparedScope(question.lower, question.upper, question.interest)
         comparison = self._services.ids.comparison(scope, frame_bytes=frame_bytes, payer=self._payer)
         # Wait first: so a client that stalls costs no memory.
         await self._client.wait_turn(min(frame_bytes, 2 * len(question.message)))

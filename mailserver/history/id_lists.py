@@ -12,7 +12,7 @@ from functools import partial
 from itertools import accumulate, islice
 from typing import Generic, TypeVar
 
-from mailserver.history.id_search import AtOnce, Meter, Piece, Search, Selection, arrival_cursor
+from mailserver.history.id_search import AtOnce, IdSearch, MeteredPayer, ReadPiece, Selection, arrival_cursor
 from mailserver.history.read_ahead import ReadAhead
 from mailserver.ids.envelopes import joined_metas, joined_muids
 from mailserver.ids.muid import Muid, metadata_of
@@ -82,19 +82,19 @@ class IdLists:
     @contextlib.asynccontextmanager
     async def newest(
         self, selection: Selection, limit: int, payer: Payer, goes_on: GoesOn = always, count: int = IDS_AT_ONCE
-    ) -> "AsyncIterator[Matches[Muid]]":
+    ) -> "AsyncIterator[IdMatches[Muid]]":
         """Find the first `limit` ids of a selection that is newest first, to be read `count` at a time.
 
         Raises:
             DecodeError: the cursor is none of such a list.
         """
-        search = Search(self.source, selection, payer, goes_on, count, AtOnce(count, BYTES_AT_ONCE))
-        async with ReadAhead[Piece | None](self._reading_ahead) as ahead:
-            yield Matches(search, partial(_muids, self.ids.network_topic, selection.metadata), limit, ahead)
+        search = IdSearch(self.source, selection, payer, goes_on, count, AtOnce(count, BYTES_AT_ONCE))
+        async with ReadAhead[ReadPiece | None](self._reading_ahead) as ahead:
+            yield IdMatches(search, partial(_muids, self.ids.network_topic, selection.metadata), limit, ahead)
 
     async def _as_arrived(self, selection: Selection, limit: int, payer: Payer, goes_on: GoesOn) -> IdList:
         after, query = selection.after(self.ids.store_id), Query(*selection.bounds, selection.interest)
-        metadata, meter = selection.metadata, Meter(payer, goes_on)
+        metadata, meter = selection.metadata, MeteredPayer(payer, goes_on)
         muids: list[Muid] = []
         arrived = ArrivedIds((), after, is_all=query.lower > query.upper)
         while len(muids) < limit and not arrived.is_all:
@@ -110,7 +110,7 @@ class IdLists:
 T = TypeVar("T")
 
 
-class Matches(Generic[T]):
+class IdMatches(Generic[T]):
     """What a query finds, newest first: MUIDs, or envelopes. They read themselves, some at a time, at their payer's
     expense.
 
@@ -120,10 +120,10 @@ class Matches(Generic[T]):
 
     def __init__(
         self,
-        search: Search,
+        search: IdSearch,
         taking: Callable[[Raws], list[T | None]],
         limit: int,
-        ahead: ReadAhead[Piece | None] | None = None,
+        ahead: ReadAhead[ReadPiece | None] | None = None,
     ) -> None:
         """Begin, where a search does.
 
@@ -156,7 +156,7 @@ class Matches(Generic[T]):
                 return found
         return []
 
-    async def _next_piece(self) -> Piece | None:
+    async def _next_piece(self) -> ReadPiece | None:
         ahead = self._ahead
         piece = await (self._search.read(self.left) if ahead is None or not ahead.has_begun else ahead.next())
         if ahead is not None and piece is not None and piece.may_be_more:
@@ -166,7 +166,7 @@ class Matches(Generic[T]):
                 ahead.begin(self._search.read(left))
         return piece
 
-    async def _take(self, piece: Piece) -> list[T]:
+    async def _take(self, piece: ReadPiece) -> list[T]:
         raws = piece.raws
         self._search.meter.charge((len(raws.sizes) - raws.sizes.count(0)) * ID_WORK)
         taken: list[T | None] = []
@@ -195,8 +195,8 @@ def matching_envelopes(
     goes_on: GoesOn = always,
     *,
     at_once: AtOnce,
-) -> Matches[bytes]:
-    """The first `limit` envelopes of a selection, as they were received: see `Matches`.
+) -> IdMatches[bytes]:
+    """The first `limit` envelopes of a selection, as they were received: see `IdMatches`.
 
     Args:
         payer: for whom to read, as in `HistorySource.find`.
@@ -204,8 +204,8 @@ def matching_envelopes(
     Raises:
         DecodeError: the cursor is none of a list that is newest first.
     """
-    search = Search(source, selection, payer, goes_on, limit, at_once)
-    return Matches(search, partial(_envelopes, selection.metadata), limit)
+    search = IdSearch(source, selection, payer, goes_on, limit, at_once)
+    return IdMatches(search, partial(_envelopes, selection.metadata), limit)
 
 
 def _slices(raws: Raws) -> Iterator[Raws]:

@@ -91,7 +91,7 @@ class Selection:
         return Arrival(place)
 
 
-class Meter:
+class MeteredPayer:
     """A payer, and how much work was done for it since this was made."""
 
     def __init__(self, payer: Payer, goes_on: GoesOn) -> None:
@@ -116,7 +116,7 @@ class AtOnce(NamedTuple):
     bytes: int
 
 
-class Piece(NamedTuple):
+class ReadPiece(NamedTuple):
     """What was read at once, of which page, and how many of the page were read before. `is_cut`: whether more of the
     same page is left to read; `may_be_more`: whether that is so, or another search may find more."""
 
@@ -131,7 +131,7 @@ class Piece(NamedTuple):
         return Cursor(*self.page.place(self.first + number)).encode()
 
 
-class Search:
+class IdSearch:
     """Finds what a selection may have, newest first, and reads it piece by piece, at a payer's expense.
 
     `found_at_once`: how many are looked for at once, if so many are wanted.
@@ -158,10 +158,10 @@ class Search:
         self._page: Page | None = None
         self._at = 0  # how many of it were read
         self._mean = LIKELY_BYTES
-        self.meter = Meter(payer, goes_on)
+        self.meter = MeteredPayer(payer, goes_on)
         self.found_at_once = found_at_once
 
-    async def read(self, wanted: int) -> Piece | None:
+    async def read(self, wanted: int) -> ReadPiece | None:
         """Read the next piece; None at the end, or if the search is not to go on.
 
         Args:
@@ -179,7 +179,7 @@ class Search:
             self._mean = len(raws.body) // (len(raws.sizes) - raws.sizes.count(0))
         first, is_cut = self._at, page.left > 0
         self._at += len(raws.sizes)
-        return Piece(raws, page, first, is_cut, may_be_more=is_cut or page.end is not None)
+        return ReadPiece(raws, page, first, is_cut, may_be_more=is_cut or page.end is not None)
 
     async def _next_page(self, wanted: int) -> Page | None:
         """A page of the source of which something is left; None if there is none, or the search is not to go on."""

@@ -48,7 +48,7 @@ class ArchivedHistory(Protocol):
         """Make a page that reads some of the envelopes that were found for a query."""
 
 
-FindBelow = Callable[[Place, int], Awaitable["Found"]]
+FindBelow = Callable[[Place, int], Awaitable["FoundPages"]]
 """Finds so many envelopes below a place."""
 
 
@@ -70,23 +70,23 @@ class MergedHistory:
             StoreError: a source cannot be read.
         """
 
-        async def find_below(place: Place, left: int) -> Found:
+        async def find_below(place: Place, left: int) -> FoundPages:
             return await self._find(replace(query, below=place), left, payer, goes_on)
 
         return MergedPage(await self._find(query, limit, payer, goes_on), find_below)
 
-    async def _find(self, query: Query, limit: int, payer: Payer, goes_on: GoesOn) -> "Found":
+    async def _find(self, query: Query, limit: int, payer: Payer, goes_on: GoesOn) -> "FoundPages":
         page = await self._store.find(query, limit, payer=payer, goes_on=goes_on)
         until, end = self._store.removed_until, page.end
         if query.lower > until or (end is not None and end[0] > until):
-            return Found.of_store(page)
+            return FoundPages.of_store(page)
         older = replace(query, upper=min(query.upper, until))
         # One more than fits shows whether there are more.
         found = await self._archive.find(older, limit + 1, above=end, payer=payer, goes_on=goes_on)
         ranks = page.ranks([match.place for match in found.matches])
         missing = [(rank, match) for rank, match in zip(ranks, found.matches, strict=True) if rank is not None]
         if not missing and found.reached is None:
-            return Found.of_store(page)
+            return FoundPages.of_store(page)
         return self._merge(page, missing, found.reached, limit, older, payer)
 
     def _merge(
@@ -97,7 +97,7 @@ class MergedHistory:
         limit: int,
         query: Query,
         payer: Payer,
-    ) -> "Found":
+    ) -> "FoundPages":
         """Merge what the store has found with what only the archive has.
 
         Args:
@@ -118,11 +118,11 @@ class MergedHistory:
         if is_cut:
             page.cut(stored)
         archived = self._archive.page([match for _, match in missing[: order.count(True)]], query, payer)
-        return Found(page, archived, order, end, ended_early=reached is not None or page.ended_early)
+        return FoundPages(page, archived, order, end, ended_early=reached is not None or page.ended_early)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPages:
     """What was found in both sources for a page.
 
     `archived`: what only the archive has; None if there is nothing. `order`: as for `Interleaved`. `end`: where the
@@ -136,7 +136,7 @@ class Found:
     ended_early: bool
 
     @classmethod
-    def of_store(cls, page: StoredPage) -> "Found":
+    def of_store(cls, page: StoredPage) -> "FoundPages":
         """What was found in the store alone."""
         return cls(page, None, [False] * page.left, None, page.ended_early)
 
@@ -167,7 +167,7 @@ def _order(ranks: Sequence[int], stored: int) -> list[bool]:
     return order + [False] * (stored - before)
 
 
-class Source(Protocol):
+class SourcePage(Protocol):
     """Envelopes of one source, which read themselves, some at a time: see `store.interface.Page`."""
 
     async def read(self, count: int, max_bytes: int) -> Raws:
@@ -180,13 +180,13 @@ class Interleaved(ABC):
     `left`: how many are still to be read. `at`, `stored_at`: how many were read since they were found; of the store.
     """
 
-    def __init__(self, stored: Source, archived: Source | None, order: Sequence[bool]) -> None:
+    def __init__(self, stored: SourcePage, archived: SourcePage | None, order: Sequence[bool]) -> None:
         """Take what was found: see `take`."""
         self._pending: Raws | None = None
         self._may_be_damaged = False
         self.take(stored, archived, order)
 
-    def take(self, stored: Source, archived: Source | None, order: Sequence[bool]) -> None:
+    def take(self, stored: SourcePage, archived: SourcePage | None, order: Sequence[bool]) -> None:
         """Take what was found.
 
         Args:
@@ -258,7 +258,7 @@ class Interleaved(ABC):
 class MergedPage(Interleaved):
     """A `store.interface.Page` with envelopes of both sources."""
 
-    def __init__(self, found: Found, find_below: FindBelow) -> None:
+    def __init__(self, found: FoundPages, find_below: FindBelow) -> None:
         """Take what was found, and what finds the rest of it again."""
         super().__init__(found.stored, found.archived, found.order)
         self._found = found

@@ -19,7 +19,15 @@ from mailserver.ids.muid import Muid, metadata_of, sync_id
 from mailserver.reconcile.sides import Needed
 from mailserver.reconcile.wire import MAX_MESSAGE_BYTES
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, Query, StoredHistory, always
-from mailserver.store.message_ids import BEFORE_ALL, Arrival, ArrivedIds, Comparison, FoundEnvelopes, MessageIds, Scope
+from mailserver.store.message_ids import (
+    BEFORE_ALL,
+    Arrival,
+    ArrivedIds,
+    ComparedScope,
+    Comparison,
+    FoundEnvelopes,
+    MessageIds,
+)
 
 
 class ArchivedItems(Protocol):
@@ -35,7 +43,7 @@ class ArchivedItems(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundLists:
     """What was found in both sources. `archived`: None if there is nothing of it. `order`: as for `Interleaved`.
     `items`: the ids of all."""
 
@@ -45,14 +53,14 @@ class Found:
     items: Sequence[bytes]
 
 
-FindAgain = Callable[[Collection[bytes]], Awaitable[Found]]
+FindAgain = Callable[[Collection[bytes]], Awaitable[FoundLists]]
 """Finds the envelopes that have some of the ids that were found before."""
 
 
 class FoundInBoth(Interleaved):
     """A `store.message_ids.FoundEnvelopes` of both sources."""
 
-    def __init__(self, found: Found, again: FindAgain) -> None:
+    def __init__(self, found: FoundLists, again: FindAgain) -> None:
         """Take what was found, and what finds the rest of it again."""
         super().__init__(found.stored, found.archived, found.order)
         self._again = again
@@ -105,12 +113,12 @@ class MergedIds:
     ) -> FoundEnvelopes:
         """Find the envelopes that have these MUIDs, in this order, each once."""
 
-        async def again(left: Collection[bytes]) -> Found:
+        async def again(left: Collection[bytes]) -> FoundLists:
             return await self._find([name for name in muids if sync_id(name) in left], payer, goes_on)
 
         return FoundInBoth(await self._find(muids, payer, goes_on), again)
 
-    async def _find(self, muids: Sequence[Muid], payer: Payer, goes_on: GoesOn) -> Found:
+    async def _find(self, muids: Sequence[Muid], payer: Payer, goes_on: GoesOn) -> FoundLists:
         stored = await self._ids.find(muids, payer=payer, goes_on=goes_on)
         there, until = frozenset(stored.items), self._store.removed_until
         asked = _seconds(muids)
@@ -128,12 +136,12 @@ class MergedIds:
         """Find the envelopes that have these ids of reconciliation, each once: those of the store, and then those that
         only the archive has, by (created, id)."""
 
-        async def again(left: Collection[bytes]) -> Found:
+        async def again(left: Collection[bytes]) -> FoundLists:
             return await self._find_items(_only(groups, left), payer, goes_on)
 
         return FoundInBoth(await self._find_items(groups, payer, goes_on), again)
 
-    async def _find_items(self, groups: Sequence[Needed], payer: Payer, goes_on: GoesOn) -> Found:
+    async def _find_items(self, groups: Sequence[Needed], payer: Payer, goes_on: GoesOn) -> FoundLists:
         stored = await self._ids.find_items(groups, payer=payer, goes_on=goes_on)
         there, until = frozenset(stored.items), self._store.removed_until
         missing = [
@@ -145,7 +153,9 @@ class MergedIds:
         by_place = sorted(archived, key=lambda item: (archived[item].created, item))
         return self._together(stored, archived, [*stored.items, *by_place], payer)
 
-    def comparison(self, scope: Scope, *, frame_bytes: int = MAX_MESSAGE_BYTES, payer: Payer = OURSELVES) -> Comparison:
+    def comparison(
+        self, scope: ComparedScope, *, frame_bytes: int = MAX_MESSAGE_BYTES, payer: Payer = OURSELVES
+    ) -> Comparison:
         """What compares the ids of a scope with another mailserver's: those in the store."""
         return self._ids.comparison(scope, frame_bytes=frame_bytes, payer=payer)
 
@@ -157,12 +167,12 @@ class MergedIds:
 
     def _together(
         self, stored: FoundEnvelopes, archived: Mapping[bytes, Match], items: Sequence[bytes], payer: Payer
-    ) -> Found:
+    ) -> FoundLists:
         """What was found in both, in the order of `items`."""
         if not archived:
-            return Found(stored, None, [False] * len(stored.items), stored.items)
+            return FoundLists(stored, None, [False] * len(stored.items), stored.items)
         page = self._archive.page_by_id([archived[item] for item in items if item in archived], payer)
-        return Found(stored, page, [item in archived for item in items], items)
+        return FoundLists(stored, page, [item in archived for item in items], items)
 
 
 def _only(groups: Sequence[Needed], items: Collection[bytes]) -> list[Needed]:

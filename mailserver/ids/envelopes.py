@@ -28,7 +28,7 @@ from typing import NamedTuple, cast
 from mailserver.errors import DecodeError
 from mailserver.ids.muid import Difference, Muid, NoId, differences, metadata_of, muid
 from mailserver.ids.waku_message import MessageHash, WakuMessage
-from mailserver.waku.envelope import MAX_U32, Envelope, Fields, Topic, encode_envelope, read_fields
+from mailserver.waku.envelope import MAX_U32, Envelope, EnvelopeFields, Topic, encode_envelope, read_fields
 
 NS = 1_000_000_000
 
@@ -124,7 +124,7 @@ def message_of(envelope: Envelope) -> WakuMessage:
     )
 
 
-def message_hashes(network_topic: str, fields: Iterable[Fields | None]) -> list[MessageHash | None]:
+def message_hashes(network_topic: str, fields: Iterable[EnvelopeFields | None]) -> list[MessageHash | None]:
     """Compute the message hashes of many envelopes, given what is read of them; None for one that does not decode, or
     has no id.
 

@@ -1,6 +1,6 @@
 """What the files of a LevelDB have: entries, and pieces that cannot be read.
 
-Within a file, and in the database, entries are in the order of their keys, the newest of a key first: `Order`.
+Within a file, and in the database, entries are in the order of their keys, the newest of a key first: `EntryOrder`.
 """
 
 from typing import NamedTuple
@@ -19,10 +19,10 @@ IS_DELETED, HAS_VALUE = 0, 1
 
 _TAG_BYTES = 8
 
-Order = tuple[bytes, int]
+EntryOrder = tuple[bytes, int]
 """A place among entries: (key, -sequence)."""
 
-BEFORE_ALL: Order = (b"", -(1 << 64))
+BEFORE_ALL: EntryOrder = (b"", -(1 << 64))
 
 
 class Entry(NamedTuple):
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
     value: bytes | None
 
 
-class Unreadable(NamedTuple):
+class UnreadablePiece(NamedTuple):
     """A piece of a file that cannot be read, or was left out: where it is, its bytes if they are known, and why.
 
     `number`: that of the file, which no other file of the database has; 0: it has none.
@@ -69,7 +69,7 @@ def decode_entry(key: bytes, value: bytes) -> Entry:
     return Entry(user_key, sequence, None if kind == IS_DELETED else value)
 
 
-def decode_order(key: bytes) -> Order:
+def decode_order(key: bytes) -> EntryOrder:
     """The place that a key of an index, or of a manifest, stands for.
 
     Raises:

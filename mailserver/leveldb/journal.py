@@ -27,14 +27,14 @@ _ENDS_WITHIN = "the file ends within this {}"
 _BEGINS, _ENDS = frozenset({_FULL, _FIRST}), frozenset({_FULL, _LAST})
 
 
-class Record(NamedTuple):
+class JournalRecord(NamedTuple):
     """A record, and where its first chunk begins."""
 
     at: int
     content: bytes
 
 
-class Gap(NamedTuple):
+class JournalGap(NamedTuple):
     """A piece that is no chunk, or part of no record: where it begins, its bytes, and why."""
 
     at: int
@@ -54,7 +54,7 @@ class _Zeros(NamedTuple):
     at: int
 
 
-def read_journal(blocks: Iterable[bytes | Gap], *, may_be_torn: bool) -> Iterator[Record | Gap]:
+def read_journal(blocks: Iterable[bytes | JournalGap], *, may_be_torn: bool) -> Iterator[JournalRecord | JournalGap]:
     """The records of a journal, in their order, and what cannot be read.
 
     Args:
@@ -65,11 +65,11 @@ def read_journal(blocks: Iterable[bytes | Gap], *, may_be_torn: bool) -> Iterato
     is_told = False  # whether it was told that a record is damaged of which parts may follow
     for chunk in _chunks(blocks, may_be_torn=may_be_torn):
         is_begin = isinstance(chunk, _Chunk) and chunk.kind in _BEGINS
-        if begun_at >= 0 and (is_begin or isinstance(chunk, Gap)):
+        if begun_at >= 0 and (is_begin or isinstance(chunk, JournalGap)):
             why = "another record begins before this one ends" if is_begin else "a part of this record cannot be read"
-            yield Gap(begun_at, bytes(record), why)
+            yield JournalGap(begun_at, bytes(record), why)
             begun_at = -1
-        if isinstance(chunk, Gap):
+        if isinstance(chunk, JournalGap):
             yield chunk
             is_told = True
             continue
@@ -77,23 +77,23 @@ def read_journal(blocks: Iterable[bytes | Gap], *, may_be_torn: bool) -> Iterato
             record, begun_at, is_told = bytearray(), chunk.at, False
         elif begun_at < 0:
             if not is_told:
-                yield Gap(chunk.at, chunk.payload, "a record has no beginning")
+                yield JournalGap(chunk.at, chunk.payload, "a record has no beginning")
             continue
         record += chunk.payload
         if len(record) > MAX_RECORD_BYTES:
-            yield Gap(begun_at, bytes(record), f"record has more than {MAX_RECORD_BYTES} bytes")
+            yield JournalGap(begun_at, bytes(record), f"record has more than {MAX_RECORD_BYTES} bytes")
             begun_at, is_told = -1, True
         elif chunk.kind in _ENDS:
-            yield Record(begun_at, bytes(record))
+            yield JournalRecord(begun_at, bytes(record))
             begun_at = -1
     if begun_at >= 0 and not may_be_torn:
-        yield Gap(begun_at, bytes(record), _ENDS_WITHIN.format("record"))
+        yield JournalGap(begun_at, bytes(record), _ENDS_WITHIN.format("record"))
 
 
-def _chunks(blocks: Iterable[bytes | Gap], *, may_be_torn: bool) -> Iterator[_Chunk | Gap]:
+def _chunks(blocks: Iterable[bytes | JournalGap], *, may_be_torn: bool) -> Iterator[_Chunk | JournalGap]:
     start, zeros_at = 0, -1
     for block in blocks:
-        if isinstance(block, Gap):
+        if isinstance(block, JournalGap):
             yield block
             start = block.at + BLOCK_BYTES
             continue
@@ -102,13 +102,13 @@ def _chunks(blocks: Iterable[bytes | Gap], *, may_be_torn: bool) -> Iterator[_Ch
                 zeros_at = piece.at if zeros_at < 0 else zeros_at
                 continue
             if zeros_at >= 0:  # something follows them, so they are in the place of what was written
-                yield Gap(zeros_at, b"", f"{piece.at - zeros_at} bytes are zeros")
+                yield JournalGap(zeros_at, b"", f"{piece.at - zeros_at} bytes are zeros")
                 zeros_at = -1
             yield piece
         start += len(block)
 
 
-def _chunks_of(block: bytes, start: int, *, may_be_torn: bool) -> Iterator[_Chunk | Gap | _Zeros]:
+def _chunks_of(block: bytes, start: int, *, may_be_torn: bool) -> Iterator[_Chunk | JournalGap | _Zeros]:
     at, is_sound = 0, True
     while len(block) - at >= _HEADER.size:
         checksum, size, kind = _HEADER.unpack_from(block, at)
@@ -119,21 +119,23 @@ def _chunks_of(block: bytes, start: int, *, may_be_torn: bool) -> Iterator[_Chun
             return
         if end > len(block):
             if len(block) == BLOCK_BYTES:
-                yield Gap(start + at, block[at:], "chunk crosses a block's border")
+                yield JournalGap(start + at, block[at:], "chunk crosses a block's border")
             elif not (may_be_torn and is_sound and _is_torn(block, at)):
-                yield Gap(start + at, block[at:], _ENDS_WITHIN.format("chunk"))
+                yield JournalGap(start + at, block[at:], _ENDS_WITHIN.format("chunk"))
             return
         was_sound, is_sound = is_sound, masked_checksum(block[at + _KIND_AT : end]) == checksum
         if is_sound and _FULL <= kind <= _LAST:
             yield _Chunk(start + at, kind, block[payload_at:end])
         elif was_sound:
-            yield Gap(start + at, block[at:end], "chunk fails its checksum" if not is_sound else "kind is unknown")
+            yield JournalGap(
+                start + at, block[at:end], "chunk fails its checksum" if not is_sound else "kind is unknown"
+            )
         else:  # the length before this was wrong, too
-            yield Gap(start + at, block[at:], "what follows a damaged chunk cannot be told apart")
+            yield JournalGap(start + at, block[at:], "what follows a damaged chunk cannot be told apart")
             return
         at = end
     if len(block) < BLOCK_BYTES and any(block[at:]) and not (may_be_torn and is_sound):
-        yield Gap(start + at, block[at:], _ENDS_WITHIN.format("chunk"))
+        yield JournalGap(start + at, block[at:], _ENDS_WITHIN.format("chunk"))
 
 
 def _is_torn(block: bytes, at: int) -> bool:

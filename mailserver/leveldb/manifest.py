@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from mailserver.errors import DecodeError
-from mailserver.leveldb.entries import U32_BITS, U64_BITS, Order, decode_order, read_bytes, read_number
+from mailserver.leveldb.entries import U32_BITS, U64_BITS, EntryOrder, decode_order, read_bytes, read_number
 
 COMPARATOR = b"leveldb.BytewiseComparator"
 """Keys are in the order of their bytes. A Go mailserver's are in no other."""
@@ -31,7 +31,7 @@ class Table(NamedTuple):
 
     number: int
     size: int
-    first: Order
+    first: EntryOrder
 
 
 @dataclass(slots=True)

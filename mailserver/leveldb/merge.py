@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import NamedTuple
 
-from mailserver.leveldb.entries import Entry, Order, Unreadable
+from mailserver.leveldb.entries import Entry, EntryOrder, UnreadablePiece
 
-Items = Iterator[Entry | Unreadable]
+Items = Iterator[Entry | UnreadablePiece]
 """Entries in order, and what cannot be read between them."""
 
 
-class Run(NamedTuple):
+class SortedRun(NamedTuple):
     """Entries in order, none of which is before `first`. `open` begins to read them."""
 
-    first: Order
+    first: EntryOrder
     open: Callable[[], Items]
 
 
-def newest(runs: Sequence[Run]) -> Items:
+def newest(runs: Sequence[SortedRun]) -> Items:
     """The newest entry of each key, unless it says that the key was deleted; and what cannot be read."""
     waiting = sorted(runs, key=lambda run: run.first, reverse=True)
-    heads: list[tuple[Order, int, Entry, Items]] = []
+    heads: list[tuple[EntryOrder, int, Entry, Items]] = []
     opened = 0
     before: bytes | None = None
     while waiting or heads:
@@ -49,13 +49,13 @@ def newest(runs: Sequence[Run]) -> Items:
         yield from unreadable
 
 
-def _order(entry: Entry) -> Order:
+def _order(entry: Entry) -> EntryOrder:
     return entry.key, -entry.sequence
 
 
-def _next(items: Items) -> tuple[Entry | None, list[Unreadable]]:
+def _next(items: Items) -> tuple[Entry | None, list[UnreadablePiece]]:
     """The next entry, None if there is none; and what cannot be read before it."""
-    unreadable: list[Unreadable] = []
+    unreadable: list[UnreadablePiece] = []
     for item in items:
         if isinstance(item, Entry):
             return item, unreadable

@@ -18,7 +18,7 @@ from mailserver.leveldb.entries import (
     U32_BITS,
     U64_BITS,
     Entry,
-    Order,
+    EntryOrder,
     decode_entry,
     decode_order,
     read_number,
@@ -50,7 +50,7 @@ class Handle(NamedTuple):
 class IndexRow(NamedTuple):
     """A block, and a place that none of its entries is behind."""
 
-    upper: Order
+    upper: EntryOrder
     handle: Handle
 
 
@@ -112,7 +112,7 @@ def decode_index(block: bytes) -> list[IndexRow]:
     return rows
 
 
-def decode_entries(block: bytes, above: Order | None, upper: Order) -> list[Entry]:
+def decode_entries(block: bytes, above: EntryOrder | None, upper: EntryOrder) -> list[Entry]:
     """The entries of a block, in their order.
 
     Args:

@@ -26,7 +26,7 @@ from mailserver.libp2p.streams import (
     StreamReset,
     WriteClosed,
 )
-from mailserver.libp2p.streams import StreamOpened as StreamBegun
+from mailserver.libp2p.streams import IncomingStream as StreamBegun
 from mailserver.libp2p.upgrade import Upgrade
 
 MUXERS = (yamux.PROTOCOL, mplex.PROTOCOL)

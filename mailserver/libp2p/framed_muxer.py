@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 
 from mailserver.errors import LocalProtocolError
 from mailserver.libp2p.faults import Cause, Libp2pFault
-from mailserver.libp2p.streams import DataReceived, MuxEvent, StreamId, StreamOpened, StreamReset, WriteClosed
+from mailserver.libp2p.streams import DataReceived, IncomingStream, MuxEvent, StreamId, StreamReset, WriteClosed
 
 MAX_SENT_BYTES = 64 * 1024
 """The longest data in a frame of ours: other streams wait no longer than for one. What the other side may send is its
@@ -169,7 +169,7 @@ class FramedMuxer(ABC, Generic[S]):
         if state.is_ours:
             self._ours += 1
         else:
-            self._events.append(StreamOpened(stream))
+            self._events.append(IncomingStream(stream))
 
     def _may_open_one(self, *, is_ours: bool) -> bool:
         """Whether this side may have one more stream."""

@@ -27,7 +27,7 @@ _CODE_BYTES = 2
 _LENGTH_BYTES = 2
 
 
-class Part(Enum):
+class AddressProtocol(Enum):
     """The protocols of an address: name in text, code in bytes, and how many bytes its value has; None: it varies."""
 
     IP4 = "ip4", 4, 4
@@ -47,21 +47,21 @@ class Part(Enum):
         self.size = size
 
 
-NAMES = frozenset({Part.DNS, Part.DNS4, Part.DNS6})
-_BY_TEXT = {part.text: part for part in Part}
-_BY_CODE = {part.code: part for part in Part}
+NAMES = frozenset({AddressProtocol.DNS, AddressProtocol.DNS4, AddressProtocol.DNS6})
+_BY_TEXT = {part.text: part for part in AddressProtocol}
+_BY_CODE = {part.code: part for part in AddressProtocol}
 
 
 @dataclass(frozen=True, slots=True)
 class Multiaddr:
     """An address: its parts in order, each with its value as text, "" where it has none."""
 
-    parts: tuple[tuple[Part, str], ...]
+    parts: tuple[tuple[AddressProtocol, str], ...]
 
     def __str__(self) -> str:
         return "".join(f"/{part.text}/{value}" if part.size != 0 else f"/{part.text}" for part, value in self.parts)
 
-    def value(self, *wanted: Part) -> str | None:
+    def value(self, *wanted: AddressProtocol) -> str | None:
         """The value of the first part that is one of these; None if there is none."""
         return next((value for part, value in self.parts if part in wanted), None)
 
@@ -90,7 +90,7 @@ class Multiaddr:
         """
         if len(data) > MAX_MULTIADDR_BYTES:
             raise DecodeError("multiaddr is too long", got=len(data), limit=MAX_MULTIADDR_BYTES)
-        parts: list[tuple[Part, str]] = []
+        parts: list[tuple[AddressProtocol, str]] = []
         at = 0
         while at < len(data):
             if len(parts) == MAX_PARTS:
@@ -114,7 +114,7 @@ class Multiaddr:
         return b"".join(_encode_part(part, value) for part, value in self.parts)
 
 
-def _words(left: Iterator[str]) -> Iterator[tuple[Part, str]]:
+def _words(left: Iterator[str]) -> Iterator[tuple[AddressProtocol, str]]:
     for word in left:
         part = _BY_TEXT.get(word)
         if part is None:
@@ -132,16 +132,16 @@ def _number(data: bytes, at: int, most: int) -> tuple[int, int]:
     return read
 
 
-def _decode_value(part: Part, raw: bytes) -> str:
+def _decode_value(part: AddressProtocol, raw: bytes) -> str:
     if part.size == 0:
         return ""
-    if part is Part.TCP:
+    if part is AddressProtocol.TCP:
         return str(int.from_bytes(raw, "big"))
-    if part is Part.IP4:
+    if part is AddressProtocol.IP4:
         return str(ipaddress.IPv4Address(raw))
-    if part is Part.IP6:
+    if part is AddressProtocol.IP6:
         return str(ipaddress.IPv6Address(raw))
-    if part is Part.P2P:
+    if part is AddressProtocol.P2P:
         return str(PeerId.decode(raw))
     return _checked_name(raw)
 
@@ -153,23 +153,23 @@ def _checked_name(raw: bytes) -> str:
     return name
 
 
-def _encode_part(part: Part, value: str) -> bytes:
+def _encode_part(part: AddressProtocol, value: str) -> bytes:
     code = varint.encode(part.code)
     if part.size == 0:
         return code
     if part.size is not None:
         return code + _encode_fixed(part, value)
-    raw = PeerId.parse(value).multihash if part is Part.P2P else value.encode("ascii", "replace")
+    raw = PeerId.parse(value).multihash if part is AddressProtocol.P2P else value.encode("ascii", "replace")
     return code + varint.encode(len(raw)) + raw
 
 
-def _encode_fixed(part: Part, value: str) -> bytes:
-    if part is Part.TCP:
+def _encode_fixed(part: AddressProtocol, value: str) -> bytes:
+    if part is AddressProtocol.TCP:
         if not (value.isascii() and value.isdecimal() and len(value) <= 5 and int(value) <= MAX_PORT):
             raise DecodeError("not a port", got=repr(value), limit=MAX_PORT)
         return int(value).to_bytes(2, "big")
     try:
-        if part is Part.IP4:
+        if part is AddressProtocol.IP4:
             return ipaddress.IPv4Address(value).packed
         address = ipaddress.IPv6Address(value)
     except ValueError as error:

@@ -19,7 +19,7 @@ MAX_CONNECTION_BYTES = 1024 * 1024
 """The same of all streams of a connection together."""
 
 
-class StreamOpened(NamedTuple):
+class IncomingStream(NamedTuple):
     """The other side has opened a stream."""
 
     stream: StreamId
@@ -54,7 +54,7 @@ class PeerGoingAway(NamedTuple):
     code: int
 
 
-MuxEvent: TypeAlias = StreamOpened | DataReceived | WriteClosed | StreamReset | PeerGoingAway
+MuxEvent: TypeAlias = IncomingStream | DataReceived | WriteClosed | StreamReset | PeerGoingAway
 
 
 class Muxer(Protocol):

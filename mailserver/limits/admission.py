@@ -163,7 +163,7 @@ class AdmissionLimits:
     max_failures: int = 50
 
 
-class Refusal(Enum):
+class AdmissionRefusal(Enum):
     """Why a connection is refused. The value is for the log; the peer is not told."""
 
     FAILED_TOO_OFTEN = "handshakes from its address failed too often"
@@ -219,7 +219,7 @@ class Admission:
         self._unknown_bucket, self._known_bucket = _shared_bucket(limits), _shared_bucket(limits)
         self._address_buckets = _buckets(limits.per_second_per_address)
         self._subnet_buckets = _buckets(limits.per_second_per_address * SUBNET_FACTOR)
-        self.refused = Counter(dict.fromkeys(Refusal, 0))
+        self.refused = Counter(dict.fromkeys(AdmissionRefusal, 0))
 
     def change(self, limits: AdmissionLimits, allowed: Allowlist) -> None:
         """Put new limits in force. Open connections stay. A rate that changes starts with its full burst."""
@@ -231,7 +231,7 @@ class Admission:
         self._limits = limits
         self._allowed = allowed
 
-    def admit(self, address: str, now: float) -> Refusal | None:
+    def admit(self, address: str, now: float) -> AdmissionRefusal | None:
         """Decide about a new connection. None: it is admitted, and counted until `release`. Else: why it is refused."""
         groups = groups_of(address)
         if not self._allowed.has_address(address):
@@ -273,28 +273,28 @@ class Admission:
             if len(self._known) > MAX_ADDRESSES:
                 self._known.popitem(last=False)
 
-    def _refusal(self, groups: AddressGroups, now: float) -> Refusal | None:
+    def _refusal(self, groups: AddressGroups, now: float) -> AdmissionRefusal | None:
         limits = self._limits
         failures = self._failures.find(groups.address)
         if limits.max_failures and failures is not None and failures.is_refused(now):
-            return Refusal.FAILED_TOO_OFTEN
+            return AdmissionRefusal.FAILED_TOO_OFTEN
         if limits.max_per_address and self._of_address.of(groups.address) >= limits.max_per_address:
-            return Refusal.ADDRESS_FULL
+            return AdmissionRefusal.ADDRESS_FULL
         if limits.max_per_subnet and self._of_subnet.of(groups.subnet) >= limits.max_per_subnet:
-            return Refusal.SUBNET_FULL
+            return AdmissionRefusal.SUBNET_FULL
         return None
 
-    def _take_token(self, groups: AddressGroups, now: float) -> Refusal | None:
+    def _take_token(self, groups: AddressGroups, now: float) -> AdmissionRefusal | None:
         """Take a token from each bucket, or from none if one is empty: refused attempts use up nothing of others."""
         own = None if self._address_buckets is None else self._address_buckets.of(groups.address, now)
         subnet = None if self._subnet_buckets is None else self._subnet_buckets.of(groups.subnet, now)
         if own is not None and own.wait(1, now):
-            return Refusal.ADDRESS_TOO_FAST
+            return AdmissionRefusal.ADDRESS_TOO_FAST
         if subnet is not None and subnet.wait(1, now):
-            return Refusal.SUBNET_TOO_FAST
+            return AdmissionRefusal.SUBNET_TOO_FAST
         shared = self._known_bucket if groups.address in self._known else self._unknown_bucket
         if shared is not None and shared.wait(1, now):
-            return Refusal.TOO_FAST
+            return AdmissionRefusal.TOO_FAST
         for bucket in (own, subnet, shared):
             if bucket is not None:
                 bucket.take(1, now)

@@ -118,9 +118,9 @@ class RateLimiter:
         if settings.bytes != before.bytes:
             self._bytes = _byte_rates(settings)
 
-    def meter(self, address: str, node_id: NodeId) -> "Meter":
+    def meter(self, address: str, node_id: NodeId) -> "PacketMeter":
         """Make a meter for a connection of this peer."""
-        return Meter(self, address, node_id)
+        return PacketMeter(self, address, node_id)
 
     @property
     def limits_topics(self) -> bool:
@@ -153,7 +153,7 @@ class RateLimiter:
         ]
 
 
-class Meter:
+class PacketMeter:
     """Counts what one connection receives against the limits of its peer."""
 
     def __init__(self, limiter: RateLimiter, address: str, node_id: NodeId) -> None:

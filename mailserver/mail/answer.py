@@ -16,7 +16,7 @@ MAX_REMEMBERED = 100_000
 """How many envelopes back a double is noticed, over all pages. They take 12 MB."""
 
 
-class Fault(Enum):
+class AnswerFault(Enum):
     """What is wrong with an envelope of an answer."""
 
     OUT_OF_RANGE = "created outside of the range that was asked for"
@@ -30,8 +30,8 @@ class AnswerCheck:
     """Checks the pages of one answer. `faults` counts the envelopes that were wrong, by what was wrong with them."""
 
     def __init__(self) -> None:
-        self.faults: Counter[Fault] = Counter()
-        self._first: dict[Fault, EnvelopeHash] = {}
+        self.faults: Counter[AnswerFault] = Counter()
+        self._first: dict[AnswerFault, EnvelopeHash] = {}
         self._remembered: dict[EnvelopeHash, None] = {}  # the oldest comes first
         self._request: MailRequest
         self._taken = 0
@@ -50,22 +50,22 @@ class AnswerCheck:
         request, envelope_hash = self._request, envelope.hash()
         self._taken += 1
         if not request.lower <= envelope.created <= (request.upper or MAX_U32):
-            return self._note(Fault.OUT_OF_RANGE, envelope_hash)
+            return self._note(AnswerFault.OUT_OF_RANGE, envelope_hash)
         if not request.interest.wants(envelope.topic):
-            return self._note(Fault.UNWANTED_TOPIC, envelope_hash)
+            return self._note(AnswerFault.UNWANTED_TOPIC, envelope_hash)
         if envelope_hash in self._remembered:
-            return self._note(Fault.DOUBLE, envelope_hash)
+            return self._note(AnswerFault.DOUBLE, envelope_hash)
         if request.limit and self._taken > request.limit:
-            return self._note(Fault.TOO_MANY, envelope_hash)
+            return self._note(AnswerFault.TOO_MANY, envelope_hash)
         if self._previous is not None and envelope.created > self._previous:
-            self._note(Fault.OUT_OF_ORDER, envelope_hash)
+            self._note(AnswerFault.OUT_OF_ORDER, envelope_hash)
         self._previous = envelope.created
         self._remembered[envelope_hash] = None
         if len(self._remembered) > MAX_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
         return True
 
-    def _note(self, fault: Fault, envelope_hash: EnvelopeHash) -> bool:
+    def _note(self, fault: AnswerFault, envelope_hash: EnvelopeHash) -> bool:
         self.faults[fault] += 1
         self._first.setdefault(fault, envelope_hash)
         return False

@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from mailserver.communities.progress import CommunityProgress, Role, WeekState
+from mailserver.communities.progress import CommunityProgress, CommunityRole, WeekState
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class CommunitiesCollector(Collector):
         """Read the state."""
         figures = self._read()
         served = GaugeMetricFamily("community_served", "Communities that are served, by role.", labels=["role"])
-        for role in Role:
+        for role in CommunityRole:
             served.add_metric([role.value], sum(each.role is role for each in figures.communities))
         yield served
         for name, help_text, value in (

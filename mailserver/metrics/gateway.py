@@ -18,7 +18,7 @@ from mailserver.metrics.labels import ArchiveRead
 from mailserver.metrics.registry import DELAYS_S
 
 
-class Asked(Enum):
+class ClientProtocol(Enum):
     """The protocol of a client's request."""
 
     FILTER = "filter"

@@ -14,14 +14,14 @@ _PART = re.compile(r"@([\w.]+\.(?:css|js))@")
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class RenderedPage:
     """The page, in UTF-8, and its Content-Security-Policy."""
 
     html: bytes
     policy: str
 
 
-def load_page() -> Page:
+def load_page() -> RenderedPage:
     """Assemble the page."""
     parts: dict[str, str] = {}
 
@@ -29,7 +29,7 @@ def load_page() -> Page:
         return parts.setdefault(match[1], _asset(match[1]))
 
     html = _PART.sub(part, _asset("page.html"))
-    return Page(html.encode(), _policy(parts))
+    return RenderedPage(html.encode(), _policy(parts))
 
 
 def _policy(parts: dict[str, str]) -> str:

@@ -14,7 +14,7 @@ from mailserver.ids.envelopes import envelope_muid
 from mailserver.ids.muid import Muid, NoId, sync_id
 from mailserver.reconcile.sides import Differences, Needed
 from mailserver.store.interface import NewEnvelope
-from mailserver.store.message_ids import MAX_IDS_TO_FIND, MessageIds, NotIndexedYet, Scope
+from mailserver.store.message_ids import MAX_IDS_TO_FIND, ComparedScope, MessageIds, NotIndexedYet
 from mailserver.waku.envelope import MAX_U32, EnvelopeHash, decode_envelope
 
 MAX_DIFFERENCES = MAX_IDS_TO_FIND
@@ -29,7 +29,7 @@ STALL_S = 60.0
 POLL_S = 0.2
 """How often the index is looked at while there is much to index."""
 
-_EVERYTHING = Scope(1, MAX_U32)
+_EVERYTHING = ComparedScope(1, MAX_U32)
 
 
 class Differing(NamedTuple):

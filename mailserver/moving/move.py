@@ -17,12 +17,12 @@ from typing import NamedTuple
 from mailserver.errors import DecodeError
 from mailserver.moving.aside import SetAside, WrongRow
 from mailserver.moving.difference import Differing, OnlyThere, compare
-from mailserver.moving.report import Difference, MoveReport
+from mailserver.moving.report import MoveReport, StoreDifference
 from mailserver.store.engine.put_queue import MAX_GROUP_ROWS
 from mailserver.store.engine.verified import verified
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.message_ids import MessageIds
-from mailserver.store.moving import NEVER, Moved, MoveSource, MoveTarget, Place, ReadRows
+from mailserver.store.moving import NEVER, Moved, MoveSource, MoveTarget, ReadRows, SourcePlace
 
 BATCH_BYTES = 4 * 1024 * 1024
 """A batch ends with the envelope that reaches this. Two batches are in memory at a time."""
@@ -41,14 +41,14 @@ Show = Callable[[str, int, int | None], None]
 class _Batch:
     """Rows that were looked at: envelopes that the target lacks, how many it has, and rows that are wrong."""
 
-    end: Place
+    end: SourcePlace
     is_last: bool
     lacking: Sequence[NewEnvelope]
     there: int
     wrong: Sequence[WrongRow]
 
 
-class Move:
+class StoreMove:
     """Moves one store into another, once."""
 
     def __init__(self, source: MoveSource, target: MoveTarget, aside: SetAside, begun: Moved, show: Show) -> None:
@@ -61,7 +61,7 @@ class Move:
         self._recorded_at = 0.0
 
     @classmethod
-    async def begin(cls, source: MoveSource, target: MoveTarget, aside: SetAside, show: Show) -> "Move":
+    async def begin(cls, source: MoveSource, target: MoveTarget, aside: SetAside, show: Show) -> "StoreMove":
         """Look how far an earlier move has come.
 
         Raises:
@@ -89,7 +89,7 @@ class Move:
             self._begin_anew()
             await self._move()
             missing = await self._missing(ids)
-        more = Difference((), is_all=True)
+        more = StoreDifference((), is_all=True)
         if missing.is_exceeded:
             more = _named(*await self._compare(self._target.message_ids, ids))
         adopted = await self._target.note_pruned(await self._source.pruned_until())
@@ -115,7 +115,7 @@ class Move:
             there = there if number else self._moved.there
             if not self._moved.moved:
                 break
-        envelopes, nothing = self._moved.looked_at - self._moved.set_aside, Difference((), is_all=True)
+        envelopes, nothing = self._moved.looked_at - self._moved.set_aside, StoreDifference((), is_all=True)
         return MoveReport(moved, there, self._moved.set_aside, missing=nothing, pruned=0, more=None, compared=envelopes)
 
     def _begin_anew(self) -> None:
@@ -125,7 +125,7 @@ class Move:
 
     async def _move(self) -> None:
         """Move what has arrived in the source since the place that was reached."""
-        preparing = asyncio.create_task(self._prepare(Place(self._moved.place)))
+        preparing = asyncio.create_task(self._prepare(SourcePlace(self._moved.place)))
         try:
             while True:
                 batch = await preparing
@@ -140,7 +140,7 @@ class Move:
             if not preparing.cancelled():
                 preparing.exception()  # a batch before it has failed, too, which is told
 
-    async def _prepare(self, place: Place) -> _Batch:
+    async def _prepare(self, place: SourcePlace) -> _Batch:
         read = await self._source.after(place, MAX_GROUP_ROWS, BATCH_BYTES)
         envelopes, wrong = await asyncio.to_thread(_check, read)
         lacking = await self._target.missing(envelopes)
@@ -192,13 +192,13 @@ class _Missing(NamedTuple):
     `is_exceeded`: whether the target has any that the source lacks.
     """
 
-    difference: Difference
+    difference: StoreDifference
     pruned: int
     is_exceeded: bool
 
 
-def _named(differing: Sequence[Differing], only_there: OnlyThere) -> Difference:
-    return Difference([each.muid for each in differing], not only_there.is_full)
+def _named(differing: Sequence[Differing], only_there: OnlyThere) -> StoreDifference:
+    return StoreDifference([each.muid for each in differing], not only_there.is_full)
 
 
 def _check(read: ReadRows) -> tuple[list[NewEnvelope], list[WrongRow]]:

@@ -7,7 +7,7 @@ from mailserver.ids.muid import Muid
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class StoreDifference:
     """Envelopes that only one of the stores has. `is_all`: whether these are all, as far as they have ids."""
 
     muids: Sequence[Muid]
@@ -36,9 +36,9 @@ class MoveReport:
     moved: int
     there: int
     set_aside: int
-    missing: Difference
+    missing: StoreDifference
     pruned: int
-    more: Difference | None
+    more: StoreDifference | None
     compared: int
 
     @property

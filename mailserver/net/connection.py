@@ -25,12 +25,12 @@ from mailserver.net.sessions import WAKU, Code, random_entropy
 from mailserver.rlpx.capabilities import Capability
 from mailserver.rlpx.events import (
     BaseMessageReceived,
-    Closed,
     Event,
     LongMessageReceived,
     MessageReceived,
     MessageTooLong,
-    Opened,
+    SessionClosed,
+    SessionOpened,
 )
 from mailserver.rlpx.session import Session
 from mailserver.rlpx.session_config import SessionConfig
@@ -99,7 +99,7 @@ class Connection:
         return f"{remote_id.hex()[:8] if remote_id else '?'}@{self._pipe.address}"
 
     @property
-    def closed(self) -> Closed | None:
+    def closed(self) -> SessionClosed | None:
         """How the connection ended, or None."""
         return self._link.closed
 
@@ -274,14 +274,14 @@ class Connection:
                     await self._inflate(event, inbound)
                 case MessageTooLong(size=size):
                     self._frames.note_too_long(size)
-                case Opened():
+                case SessionOpened():
                     self._on_opened(event)
-                case Closed():
+                case SessionClosed():
                     link.closed = event
         await self._hand_over(inbound, receive)
         link.settle()
 
-    def _on_opened(self, opened: Opened) -> None:
+    def _on_opened(self, opened: SessionOpened) -> None:
         self.client_id = opened.client_id
         self.capabilities = frozenset(entry.capability for entry in opened.shared)
         self.opened_at = self._loop.time()

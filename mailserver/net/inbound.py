@@ -45,7 +45,7 @@ async def inflated(message: LongMessageReceived) -> bytearray:
             del inflating  # its DecodeError refers to this frame, and to what was inflated, up to 16 MiB
 
 
-Message: TypeAlias = MessageReceived | LongMessage | BaseMessageReceived
+SessionMessage: TypeAlias = MessageReceived | LongMessage | BaseMessageReceived
 """A message of the peer, inflated but not decoded. One of the base protocol has been acted on by the session, and is
 only counted."""
 
@@ -66,23 +66,23 @@ class Inbound:
     ) -> None:
         self.decode = decode
         self.begin = begin
-        self._messages: deque[Message] = deque()
+        self._messages: deque[SessionMessage] = deque()
         self.bytes = 0
         """How long the payloads of all of them are."""
 
     def __len__(self) -> int:
         return len(self._messages)
 
-    def add(self, message: Message) -> None:
+    def add(self, message: SessionMessage) -> None:
         """Add a message at the end."""
         self._messages.append(message)
         self.bytes += _payload_bytes(message)
 
-    def peek(self) -> Message | None:
+    def peek(self) -> SessionMessage | None:
         """Return the next message and leave it there; None if there is none."""
         return self._messages[0] if self._messages else None
 
-    def take(self) -> Message:
+    def take(self) -> SessionMessage:
         """Remove the next message and return it.
 
         Raises:
@@ -93,7 +93,7 @@ class Inbound:
         return message
 
 
-def _payload_bytes(message: Message) -> int:
+def _payload_bytes(message: SessionMessage) -> int:
     return message.size if isinstance(message, BaseMessageReceived) else len(message.payload)
 
 

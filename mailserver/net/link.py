@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from mailserver.errors import ConnectionLost, DisconnectReason
 from mailserver.net.pipe import Pipe
 from mailserver.net.sessions import CAPABILITIES, Code
-from mailserver.rlpx.events import Closed
+from mailserver.rlpx.events import SessionClosed
 from mailserver.rlpx.moves import SessionState
 from mailserver.rlpx.session import Session
 from mailserver.rlpx.shared_payload import SharedPayload
@@ -24,7 +24,7 @@ class Link:
     def __init__(self, session: Session, pipe: Pipe) -> None:
         self.session = session
         self.pipe = pipe
-        self.closed: Closed | None = None
+        self.closed: SessionClosed | None = None
         self._loop = asyncio.get_running_loop()
         self._will_flush = False
 
@@ -104,5 +104,5 @@ class Link:
 
     def _note_end(self) -> None:
         for event in self.session.events():
-            if isinstance(event, Closed):
+            if isinstance(event, SessionClosed):
                 self.closed = event

@@ -50,7 +50,7 @@ class Asker:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RequestEnded:
     """A request has ended, with this outcome."""
 
     outcome: Completion | Failure
@@ -66,21 +66,21 @@ class _Pending:
     timer: asyncio.TimerHandle | None = None
 
 
-class Subscription:
+class OutcomeQueue:
     """The outcomes that one subscriber has not read yet."""
 
     def __init__(self) -> None:
-        self._queue: deque[Ended] = deque(maxlen=MAX_QUEUED)
+        self._queue: deque[RequestEnded] = deque(maxlen=MAX_QUEUED)
         self._arrived = asyncio.Event()
 
-    async def next(self) -> Ended:
+    async def next(self) -> RequestEnded:
         """Wait for the next outcome."""
         while not self._queue:
             self._arrived.clear()
             await self._arrived.wait()
         return self._queue.popleft()
 
-    def put(self, ended: Ended) -> None:
+    def put(self, ended: RequestEnded) -> None:
         """Add an outcome."""
         self._queue.append(ended)
         self._arrived.set()
@@ -93,18 +93,18 @@ class Completions:
         self._pending: dict[int, dict[RequestId, _Pending]] = {}
         self._heard_at: dict[int, float] = {}  # when each connection last sent a part of an answer
         self._count = 0
-        self._subscriptions: set[Subscription] = set()
+        self._subscriptions: set[OutcomeQueue] = set()
 
     def __len__(self) -> int:
         return self._count
 
-    def subscribe(self) -> Subscription:
+    def subscribe(self) -> OutcomeQueue:
         """Receive all outcomes from now on, until `unsubscribe`."""
-        subscription = Subscription()
+        subscription = OutcomeQueue()
         self._subscriptions.add(subscription)
         return subscription
 
-    def unsubscribe(self, subscription: Subscription) -> None:
+    def unsubscribe(self, subscription: OutcomeQueue) -> None:
         """End a subscription."""
         self._subscriptions.discard(subscription)
 
@@ -147,7 +147,7 @@ class Completions:
             outcome = Failure(outcome.request_id, outcome.message[:MAX_FAILURE_CHARS])
         pending = self._take(connection, outcome.request_id)
         if pending is not None:
-            self._tell(Ended(outcome, pending.asker))
+            self._tell(RequestEnded(outcome, pending.asker))
 
     def end_all(self, connection: int, why: str) -> None:
         """Fail all requests of this connection; `why` says what has happened."""
@@ -172,7 +172,7 @@ class Completions:
     def _fail(self, connection: int, request_id: RequestId, why: str) -> None:
         pending = self._take(connection, request_id)
         if pending is not None:
-            self._tell(Ended(Failure(request_id, why), pending.asker))
+            self._tell(RequestEnded(Failure(request_id, why), pending.asker))
 
     def _take(self, connection: int, request_id: RequestId) -> _Pending | None:
         """Remove a request; None if it is not under way."""
@@ -188,6 +188,6 @@ class Completions:
         pending.timer.cancel()
         return pending
 
-    def _tell(self, ended: Ended) -> None:
+    def _tell(self, ended: RequestEnded) -> None:
         for subscription in self._subscriptions:
             subscription.put(ended)

@@ -15,7 +15,7 @@ from mailserver.errors import ConnectionLost, DecodeError, DisconnectReason, Sto
 from mailserver.limits.admission import groups_of
 from mailserver.limits.intake_bounds import PART_WORK, QUANTUM_BYTES, RESERVED_BYTES, IntakeBounds, PacketCost
 from mailserver.limits.loop_scheduler import WorkBudget
-from mailserver.limits.packet_rates import Meter
+from mailserver.limits.packet_rates import PacketMeter
 from mailserver.limits.send_rate import SendRate
 from mailserver.live.intake import Clock, Intake
 from mailserver.metrics.registry import Metrics
@@ -133,7 +133,7 @@ class LivePackets:
             self._services.bounds.envelopes.release(memory)
 
     def start_storing(
-        self, packets: list[MessagesReceived], memory: int, meter: Meter, tasks: asyncio.TaskGroup
+        self, packets: list[MessagesReceived], memory: int, meter: PacketMeter, tasks: asyncio.TaskGroup
     ) -> None:
         """Start to store and confirm packets, in a task.
 
@@ -161,7 +161,7 @@ class LivePackets:
         envelopes: int,
         size: int,
         memory: int,
-        meter: Meter,
+        meter: PacketMeter,
         received_at: float,
     ) -> None:
         try:
@@ -180,7 +180,7 @@ class LivePackets:
             self.release(memory)
             self._confirmed.set()
 
-    async def store_long(self, reader: EnvelopeReader, meter: Meter) -> None:
+    async def store_long(self, reader: EnvelopeReader, meter: PacketMeter) -> None:
         """Store a long packet of a named peer, part by part, and confirm it when all of it is on disk."""
         errors: list[EnvelopeError] = []
         received_at = asyncio.get_running_loop().time()
@@ -211,7 +211,7 @@ class LivePackets:
             envelopes += part
         return envelopes
 
-    async def _store_part(self, envelopes: list[Envelope], meter: Meter) -> MessageResponse:
+    async def _store_part(self, envelopes: list[Envelope], meter: PacketMeter) -> MessageResponse:
         self._count_late(envelopes)
         memory = PacketCost.of_envelopes(len(envelopes), sum(len(envelope.raw) for envelope in envelopes)).memory
         await self._services.bounds.envelopes.acquire(memory, is_first=not self._memory_bytes)
@@ -245,7 +245,7 @@ class LivePackets:
             now = self._services.clock()  # they are judged only a moment later
             self.late_envelopes += sum(envelope.expiry <= now for envelope in envelopes)
 
-    async def _store(self, packets: Sequence[MessagesReceived], meter: Meter) -> list[MessageResponse]:
+    async def _store(self, packets: Sequence[MessagesReceived], meter: PacketMeter) -> list[MessageResponse]:
         return await self._services.intake.take(
             packets,
             peer=self._number,

@@ -19,7 +19,7 @@ from mailserver.history.id_answers import IdServices
 from mailserver.history.id_conversation import IdConversation
 from mailserver.limits.intake_bounds import IntakeBounds
 from mailserver.limits.loop_scheduler import LoopScheduler, WorkBudget
-from mailserver.limits.packet_rates import Meter, RateLimiter
+from mailserver.limits.packet_rates import PacketMeter, RateLimiter
 from mailserver.limits.request_quotas import Requester, RequestLimiter
 from mailserver.limits.send_rate import SendRate
 from mailserver.live.feed import Feed, LiveEnvelope
@@ -91,7 +91,7 @@ class ServedPeer:
         self.connection = connection
         self._services = services
         self.number = number
-        self._meter: Meter | None = None
+        self._meter: PacketMeter | None = None
         self._requester: Requester | None = None
         self._send_rate = SendRate()
         self._sealing = WorkBudget(services.sealing, FREE_SEALING_BYTES)
@@ -253,7 +253,7 @@ class ServedPeer:
     # Limits are kept per peer. They are looked up at the first packet: before it, we do not know who the peer is.
 
     @property
-    def _known_meter(self) -> Meter:
+    def _known_meter(self) -> PacketMeter:
         if self._meter is None:
             self._meter = self._services.rates.meter(*self._who)
         return self._meter

@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple, TypeVar
 
 from mailserver.errors import DecodeError
-from mailserver.reconcile.storage import Storage
+from mailserver.reconcile.storage import ItemStorage
 from mailserver.reconcile.wire import (
     ID_BYTES,
     INFINITY,
@@ -89,7 +89,7 @@ class _Side:
     """What both sides do with a message."""
 
     def __init__(
-        self, storage: Storage, frame_bytes: int = MAX_MESSAGE_BYTES, goes_on: Callable[[], bool] = _always
+        self, storage: ItemStorage, frame_bytes: int = MAX_MESSAGE_BYTES, goes_on: Callable[[], bool] = _always
     ) -> None:
         """Compare a set.
 
@@ -196,7 +196,7 @@ class Initiator(_Side):
     """The side that asks. It says what differs as it learns of it; with limited frames, it may say so twice."""
 
     def __init__(
-        self, storage: Storage, frame_bytes: int = MAX_MESSAGE_BYTES, goes_on: Callable[[], bool] = _always
+        self, storage: ItemStorage, frame_bytes: int = MAX_MESSAGE_BYTES, goes_on: Callable[[], bool] = _always
     ) -> None:
         """Compare a set: as for the other side."""
         super().__init__(storage, frame_bytes, goes_on)

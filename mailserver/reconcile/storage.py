@@ -23,7 +23,7 @@ instead of 11."""
 _MODULUS = 1 << 8 * ID_BYTES
 
 
-class Storage(Protocol):
+class ItemStorage(Protocol):
     """A set of items (timestamp, id of 32 bytes) in their order. It stays the same while a message is worked on;
     between two messages it may change."""
 

@@ -9,7 +9,7 @@ from mailserver.rlpx.capabilities import Capability, SharedCapability
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class SessionOpened:
     """Both Hellos are in. From now on, messages may be sent."""
 
     node_id: NodeId
@@ -53,7 +53,7 @@ class BaseMessageReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class SessionClosed:
     """The session ended. `reason` was sent in Disconnect, or received if `by_peer`; None if there was no Disconnect."""
 
     reason: DisconnectReason | None
@@ -61,4 +61,6 @@ class Closed:
     cause: str
 
 
-Event: TypeAlias = Opened | MessageReceived | LongMessageReceived | MessageTooLong | BaseMessageReceived | Closed
+Event: TypeAlias = (
+    SessionOpened | MessageReceived | LongMessageReceived | MessageTooLong | BaseMessageReceived | SessionClosed
+)

@@ -2,7 +2,7 @@
 
 A session does the handshake, frames, Hello, compression, pings and Disconnect. It passes on the messages of the
 capabilities that both sides share, and knows nothing about them. A peer's fault never raises: it ends the session with
-the right Disconnect and a `Closed` event. `rlpx.moves` says what may happen in which state.
+the right Disconnect and a `SessionClosed` event. `rlpx.moves` says what may happen in which state.
 
 Spec: rlpx.md; EIP-706 for compression.
 """
@@ -19,12 +19,12 @@ from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import Capability, SharedCapability, locate, share
 from mailserver.rlpx.events import (
     BaseMessageReceived,
-    Closed,
     Event,
     LongMessageReceived,
     MessageReceived,
     MessageTooLong,
-    Opened,
+    SessionClosed,
+    SessionOpened,
 )
 from mailserver.rlpx.frame_reader import PART_BYTES, FrameReader
 from mailserver.rlpx.framing import (
@@ -364,7 +364,7 @@ class Session:
         self._state = MOVES[self._state][Move.HELLO]
         self._set_limits()
         self._liveness = Liveness(now, is_reading=self._is_reading)
-        self._events.append(Opened(hello.node_id, hello.client_id, self._shared))
+        self._events.append(SessionOpened(hello.node_id, hello.client_id, self._shared))
 
     def _on_disconnect(self, data: bytes) -> None:
         """The peer has sent Disconnect. It is compressed, unless the peer sent it before our Hello arrived."""
@@ -394,4 +394,4 @@ class Session:
         if self._reader is not None:
             self._reader.clear()
         self._received.clear()
-        self._events.append(Closed(reason, by_peer, cause))
+        self._events.append(SessionClosed(reason, by_peer, cause))

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from mailserver.errors import StoreError
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.message_ids import Arrival
-from mailserver.waku.envelope import Envelope, EnvelopeHash, Fields
+from mailserver.waku.envelope import Envelope, EnvelopeFields, EnvelopeHash
 
 
 class OtherStore(StoreError):
@@ -63,7 +63,7 @@ class ArrivedFields(NamedTuple):
 
     arrival: Arrival
     hash: EnvelopeHash
-    fields: Fields
+    fields: EnvelopeFields
 
 
 class Arrived(Protocol):

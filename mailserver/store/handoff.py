@@ -8,7 +8,7 @@ from typing import Protocol
 
 from mailserver.handoff.archived import Archived
 from mailserver.handoff.last_run import Compaction, CompactionState
-from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.handoff.last_upkeep import LastUpkeep, Task
 
 
 class Handoff(Protocol):
@@ -46,7 +46,7 @@ class Handoff(Protocol):
             OSError: the lock cannot be read.
         """
 
-    async def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
+    async def last_upkeep(self, task: Task) -> tuple[CompactionState, LastUpkeep | None]:
         """The state of the last merge, or verification, of the archive, and its record.
 
         Raises:

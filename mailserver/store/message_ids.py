@@ -159,7 +159,7 @@ class FoundEnvelopes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class ComparedScope:
     """Which ids are compared: those of envelopes created from `lower` to `upper` (Unix seconds, inclusive) that
     `interest` wants. Both sides must compare the same."""
 
@@ -276,7 +276,9 @@ class MessageIds(Protocol):
             StoreError: the store cannot be read.
         """
 
-    def comparison(self, scope: Scope, *, frame_bytes: int = MAX_MESSAGE_BYTES, payer: Payer = OURSELVES) -> Comparison:
+    def comparison(
+        self, scope: ComparedScope, *, frame_bytes: int = MAX_MESSAGE_BYTES, payer: Payer = OURSELVES
+    ) -> Comparison:
         """What compares the ids of a scope with another mailserver's.
 
         Args:

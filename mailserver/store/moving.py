@@ -11,10 +11,10 @@ from typing import NamedTuple, NewType, Protocol
 from mailserver.handoff.json_records import Record, count_of, field_of
 from mailserver.store.message_ids import MessageIds, StoreWithIds
 
-Place = NewType("Place", int)
+SourcePlace = NewType("SourcePlace", int)
 """A place in the order in which a source is read: a number of its own, above 0, that names a row."""
 
-BEFORE_ALL = Place(0)
+BEFORE_ALL = SourcePlace(0)
 
 NEVER = -1
 """Up to when nothing was pruned, in Unix seconds of creation."""
@@ -26,7 +26,7 @@ class ReadRow(NamedTuple):
     `why`: why it is none, if that is known already.
     """
 
-    place: Place
+    place: SourcePlace
     columns: Sequence[object]
     why: str = ""
 
@@ -54,7 +54,7 @@ class MoveSource(Protocol):
     async def pruned_until(self) -> int:
         """Nothing that was created later than this was ever pruned, in Unix seconds; NEVER if nothing was."""
 
-    async def after(self, place: Place, limit: int, max_bytes: int) -> ReadRows:
+    async def after(self, place: SourcePlace, limit: int, max_bytes: int) -> ReadRows:
         """Read the first `limit` rows after a place; they end with the one that reaches `max_bytes`."""
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 
 from mailserver.errors import StartupError
-from mailserver.torrents.errors import Fault, RequestFault
+from mailserver.torrents.errors import RequestFault, TorrentFault
 from mailserver.torrents.frames import Frame, encode_frame, read_frame
 from mailserver.torrents.settings import TorrentSettings
 
@@ -104,7 +104,7 @@ class Child:
             await asyncio.wait([self._running])
         for request in self._requests.values():
             if not request.answer.done():
-                request.answer.set_exception(RequestFault(Fault.DROPPED, "the torrent process was stopped"))
+                request.answer.set_exception(RequestFault(TorrentFault.DROPPED, "the torrent process was stopped"))
 
     async def ask(self, frame: Frame, on_event: Callable[[Frame], None] | None = None) -> Frame:
         """Send a request, and wait for its answer, however often the process is started again.
@@ -220,7 +220,7 @@ class Child:
                 request.on_event(frame)
         elif not request.answer.done():
             if "error" in frame:
-                request.answer.set_exception(RequestFault(Fault(frame["error"]), frame["text"]))
+                request.answer.set_exception(RequestFault(TorrentFault(frame["error"]), frame["text"]))
             else:
                 request.answer.set_result(frame["result"])
 

@@ -15,13 +15,13 @@ from typing import Self
 from mailserver.errors import LocalProtocolError, StartupError
 from mailserver.torrents.child import Child
 from mailserver.torrents.errors import (
-    Fault,
     FetchStalled,
-    Refusal,
     RequestFault,
     StaleLink,
     TorrentDiskError,
     TorrentError,
+    TorrentFault,
+    TorrentRefusal,
     TorrentRefused,
     TorrentSuperseded,
     WrongPieces,
@@ -34,7 +34,7 @@ from mailserver.torrents.statistics import Statistics, TorrentStatistics
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class FetchProgress:
     """How far a fetch has come.
 
     Args:
@@ -142,8 +142,8 @@ class TorrentProcess:
         except TimeoutError as error:
             raise StaleLink(link.info_hash, limit_s) from error
         except RequestFault as error:
-            if error.fault is Fault.METADATA:
-                raise TorrentRefused(Refusal[error.text]) from error
+            if error.fault is TorrentFault.METADATA:
+                raise TorrentRefused(TorrentRefusal[error.text]) from error
             raise _translated(link.info_hash, error) from error
         return TorrentInfo.decode(decode_bytes(answer["info"]))
 
@@ -154,7 +154,7 @@ class TorrentProcess:
         pieces: Sequence[range],
         *,
         link: MagnetLink | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[FetchProgress], None] | None = None,
         stall_s: float | None = None,
     ) -> None:
         """Have these pieces in `data` and `index` of the folder, on disk and with the right hashes.
@@ -177,12 +177,12 @@ class TorrentProcess:
         await self._add(_Added(info, folder, False, trackers, peers))
         limit_s = self._settings.stall_timeout_s if stall_s is None else stall_s
         wanted = sum(map(len, pieces))
-        last = Progress(wanted, wanted, 0)
+        last = FetchProgress(wanted, wanted, 0)
         loop = asyncio.get_running_loop()
 
         def on_event(event: Frame) -> None:
             nonlocal last
-            progress = Progress(event["missing"], wanted, event["wrong"])
+            progress = FetchProgress(event["missing"], wanted, event["wrong"])
             if progress.missing < last.missing and not timeout.expired():
                 timeout.reschedule(loop.time() + limit_s)
             last = progress
@@ -226,7 +226,7 @@ class TorrentProcess:
         try:
             return await self._child.ask(request)
         except RequestFault as error:
-            if error.fault is not Fault.FAILED:
+            if error.fault is not TorrentFault.FAILED:
                 raise
             return None
 
@@ -255,9 +255,9 @@ class TorrentProcess:
 
 def _translated(info_hash: bytes, error: RequestFault) -> TorrentError:
     match error.fault:
-        case Fault.DROPPED:
+        case TorrentFault.DROPPED:
             return TorrentSuperseded(info_hash)
-        case Fault.FAILED:
+        case TorrentFault.FAILED:
             return TorrentError(f"torrent {info_hash.hex()}: the torrent process failed: {error.text}")
         case _:
             return TorrentDiskError(info_hash, error.text)

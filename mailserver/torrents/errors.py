@@ -5,7 +5,7 @@ from enum import Enum
 from mailserver.errors import MailserverError
 
 
-class Refusal(Enum):
+class TorrentRefusal(Enum):
     """Why a torrent is not one of a community's history archives. The value is the text for people."""
 
     MALFORMED = "its metadata cannot be read"
@@ -18,14 +18,14 @@ class Refusal(Enum):
     TOO_LARGE = "it is larger than any history may be"
 
 
-class Fault(Enum):
+class TorrentFault(Enum):
     """Why the torrent process does not do what a request asks for. The value is the word in the frame."""
 
     LISTEN = "listen"
     DISK = "disk"
     DROPPED = "dropped"
     METADATA = "metadata"
-    """The text is the name of a `Refusal`."""
+    """The text is the name of a `TorrentRefusal`."""
 
     FAILED = "failed"
     """Something that nobody has thought of. The error stream of the process says where."""
@@ -53,7 +53,7 @@ class LinkRefused(TorrentError):
 class TorrentRefused(TorrentError):
     """A torrent is not one of a community's history archives."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: TorrentRefusal) -> None:
         super().__init__(refusal)
         self.refusal = refusal
 
@@ -140,7 +140,7 @@ class RequestFault(TorrentError):
         text: more, for people.
     """
 
-    def __init__(self, fault: Fault, text: str) -> None:
+    def __init__(self, fault: TorrentFault, text: str) -> None:
         super().__init__(fault, text)
         self.fault = fault
         self.text = text

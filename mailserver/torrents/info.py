@@ -12,7 +12,7 @@ from functools import cached_property
 
 from mailserver.errors import DecodeError
 from mailserver.torrents import bencode
-from mailserver.torrents.errors import Refusal, TorrentRefused
+from mailserver.torrents.errors import TorrentRefusal, TorrentRefused
 
 PIECE_BYTES = 102_400
 HASH_BYTES = 20
@@ -84,19 +84,19 @@ class TorrentInfo:
             TorrentRefused: it is not that of a community.
         """
         if len(info) > MAX_INFO_BYTES:
-            raise TorrentRefused(Refusal.TOO_LARGE)
+            raise TorrentRefused(TorrentRefusal.TOO_LARGE)
         try:
             found = bencode.decode(info)
         except DecodeError as error:
-            raise TorrentRefused(Refusal.MALFORMED) from error
+            raise TorrentRefused(TorrentRefusal.MALFORMED) from error
         if not isinstance(found, dict) or not _KEYS <= found.keys() <= _KEYS | _MORE_KEYS:
-            raise TorrentRefused(Refusal.MALFORMED)
+            raise TorrentRefused(TorrentRefusal.MALFORMED)
         data_bytes, index_bytes = _sizes(found[b"files"])
         if found[b"piece length"] != PIECE_BYTES:
-            raise TorrentRefused(Refusal.PIECE_LENGTH)
+            raise TorrentRefused(TorrentRefusal.PIECE_LENGTH)
         hashes = found[b"pieces"]
         if not isinstance(hashes, bytes) or len(hashes) != HASH_BYTES * _pieces(data_bytes + index_bytes):
-            raise TorrentRefused(Refusal.PIECES)
+            raise TorrentRefused(TorrentRefusal.PIECES)
         return cls(info, _name(found[b"name"]), data_bytes, index_bytes, hashes)
 
     @cached_property
@@ -155,20 +155,20 @@ def _sizes(files: bencode.Value) -> tuple[int, int]:
         ] if not more and not more_of_index:
             pass
         case _:
-            raise TorrentRefused(Refusal.FILES)
+            raise TorrentRefused(TorrentRefusal.FILES)
     if data_bytes < PIECE_BYTES or data_bytes % PIECE_BYTES or not 0 < index_bytes <= MAX_INDEX_BYTES:
-        raise TorrentRefused(Refusal.SIZES)
+        raise TorrentRefused(TorrentRefusal.SIZES)
     return data_bytes, index_bytes
 
 
 def _name(name: bencode.Value) -> str:
     """The name, which never becomes part of a path here."""
     if not isinstance(name, bytes) or not 0 < len(name) <= MAX_NAME_BYTES:
-        raise TorrentRefused(Refusal.NAME)
+        raise TorrentRefused(TorrentRefusal.NAME)
     try:
         text = name.decode()
     except UnicodeDecodeError as error:
-        raise TorrentRefused(Refusal.NAME) from error
+        raise TorrentRefused(TorrentRefusal.NAME) from error
     if not text.isprintable() or "/" in text or text in {".", ".."}:
-        raise TorrentRefused(Refusal.NAME)
+        raise TorrentRefused(TorrentRefusal.NAME)
     return text

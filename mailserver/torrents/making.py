@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from mailserver.torrents.errors import Refusal, TorrentRefused
+from mailserver.torrents.errors import TorrentRefusal, TorrentRefused
 from mailserver.torrents.info import DATA_FILE, INDEX_FILE, PIECE_BYTES, TorrentInfo
 
 
@@ -31,7 +31,7 @@ def make_torrent(
         length = data.seek(0, os.SEEK_END)
         end = length if data_bytes is None else data_bytes
         if not begin <= end <= length:
-            raise TorrentRefused(Refusal.SIZES)
+            raise TorrentRefused(TorrentRefusal.SIZES)
         data.seek(begin)
         hashes = [known, *_hashes(data, end), *_hashes(index)]
         return TorrentInfo.of(name, data.tell(), index.tell(), b"".join(hashes))

@@ -10,11 +10,11 @@ import signal
 import socket
 import sys
 
-from mailserver.torrents.errors import CannotListen, Fault
+from mailserver.torrents.errors import CannotListen, TorrentFault
 from mailserver.torrents.frames import Frame, encode_frame, read_frame
-from mailserver.torrents.session import Session
+from mailserver.torrents.session import TorrentSession
 from mailserver.torrents.settings import TorrentSettings
-from mailserver.torrents.worker import Worker
+from mailserver.torrents.worker import TorrentRequests
 
 _ALERT_BYTES = 4096
 
@@ -49,15 +49,15 @@ async def _run(out: int) -> None:
     ours, alerts = socket.socketpair()
     with ours, alerts, contextlib.closing(pipe):
         ours.setblocking(False)
-        session = Session(_settings(start["settings"]), alerts.fileno())
+        session = TorrentSession(_settings(start["settings"]), alerts.fileno())
         try:
             port = await asyncio.to_thread(session.port)
         except CannotListen as error:
-            send({"id": start["id"], "error": Fault.LISTEN.value, "text": str(error)})
+            send({"id": start["id"], "error": TorrentFault.LISTEN.value, "text": str(error)})
             return
         send({"id": start["id"], "result": {"port": port}})
         async with asyncio.TaskGroup() as group:
-            worker = Worker(group, session, send)
+            worker = TorrentRequests(group, session, send)
 
             def on_alerts() -> None:
                 ours.recv(_ALERT_BYTES)
@@ -72,7 +72,7 @@ async def _run(out: int) -> None:
             loop.remove_reader(ours)
 
 
-async def _read(reader: asyncio.StreamReader, worker: Worker) -> None:
+async def _read(reader: asyncio.StreamReader, worker: TorrentRequests) -> None:
     while (frame := await read_frame(reader)) is not None:
         worker.on_request(frame)
     if not worker.stopped.is_set():

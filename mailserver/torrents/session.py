@@ -13,7 +13,7 @@ from typing import TypeAlias
 import libtorrent as lt
 
 from mailserver.torrents.bans import Bans, Senders
-from mailserver.torrents.errors import CannotListen, Refusal
+from mailserver.torrents.errors import CannotListen, TorrentRefusal
 from mailserver.torrents.info import DATA_FILE, INDEX_FILE, MAX_INFO_BYTES, TorrentInfo
 from mailserver.torrents.magnet import Address, encode_address
 from mailserver.torrents.settings import TorrentSettings
@@ -95,7 +95,7 @@ class MetadataUnusable:
     """A peer has sent an info dictionary that has the info hash, and cannot be used."""
 
     info_hash: bytes
-    refusal: Refusal
+    refusal: TorrentRefusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ Event: TypeAlias = (
 )
 
 
-class Session:
+class TorrentSession:
     """The session.
 
     Args:
@@ -227,7 +227,7 @@ class Session:
                 case lt.metadata_received_alert():
                     yield from _metadata(alert.handle)
                 case lt.torrent_error_alert() if alert.handle.torrent_file() is None:
-                    yield MetadataUnusable(_info_hash(alert.handle), Refusal.MALFORMED)
+                    yield MetadataUnusable(_info_hash(alert.handle), TorrentRefusal.MALFORMED)
                 case lt.cache_flushed_alert():
                     yield Flushed(_info_hash(alert.handle))
                 case lt.file_error_alert() | lt.torrent_error_alert():
@@ -343,6 +343,6 @@ def _metadata(handle: Handle) -> Iterator[MetadataCame | MetadataUnusable]:
     if (torrent := handle.torrent_file()) is not None:
         info_hash, info = _info_hash(handle), torrent.info_section()
         if len(info) > MAX_INFO_BYTES:
-            yield MetadataUnusable(info_hash, Refusal.TOO_LARGE)
+            yield MetadataUnusable(info_hash, TorrentRefusal.TOO_LARGE)
         else:
             yield MetadataCame(info_hash, info)

@@ -14,7 +14,7 @@ from mailserver.torrents.statistics import TorrentStatistics
 
 
 @dataclass(eq=False, slots=True)
-class Fetch:
+class PieceFetch:
     """A request for pieces, those that are `missing`."""
 
     missing: set[int]
@@ -50,13 +50,13 @@ class Torrent:
     sent: Counter[int] = field(default_factory=Counter)  # blocks of each piece, since somebody asked
     failed: bool = False
     before: TorrentStatistics | None = None
-    fetches: dict[int, Fetch] = field(default_factory=dict)
+    fetches: dict[int, PieceFetch] = field(default_factory=dict)
     flushed: asyncio.Event = field(default_factory=asyncio.Event)
     settling: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(eq=False, slots=True)
-class Asked:
+class MetadataFetch:
     """Metadata that requests wait for."""
 
     handle: session.Handle

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from mailserver.torrents import session
-from mailserver.torrents.errors import Fault, RequestFault
+from mailserver.torrents.errors import RequestFault, TorrentFault
 from mailserver.torrents.frames import Frame, decode_bytes, decode_pieces, encode_bytes
 from mailserver.torrents.held import HeldPieces
 from mailserver.torrents.info import DATA_FILE, INDEX_FILE, TorrentInfo
 from mailserver.torrents.magnet import Address
 from mailserver.torrents.memory import resident_bytes
 from mailserver.torrents.statistics import TorrentStatistics
-from mailserver.torrents.under_way import Asked, Fetch, Torrent
+from mailserver.torrents.under_way import MetadataFetch, PieceFetch, Torrent
 
 LOOK_INTERVAL_S = 5.0
 """How often a fetch under way syncs what has come, and says so in `held`; and how long nothing may come after a wrong
@@ -35,7 +35,7 @@ ATTEMPTS = 3
 """How often pieces that came right, and are wrong on disk, are fetched within one request."""
 
 
-class Worker:
+class TorrentRequests:
     """The requests, and the torrents that they are about.
 
     Args:
@@ -43,12 +43,14 @@ class Worker:
         send: passes a frame to the service.
     """
 
-    def __init__(self, group: asyncio.TaskGroup, torrents: session.Session, send: Callable[[Frame], None]) -> None:
+    def __init__(
+        self, group: asyncio.TaskGroup, torrents: session.TorrentSession, send: Callable[[Frame], None]
+    ) -> None:
         self._group = group
         self._session = torrents
         self._send = send
         self._torrents: dict[bytes, Torrent] = {}
-        self._asked: dict[bytes, Asked] = {}
+        self._asked: dict[bytes, MetadataFetch] = {}
         self._locks: defaultdict[bytes, asyncio.Lock] = defaultdict(asyncio.Lock)  # of what comes and goes
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._dropping: set[int] = set()  # the requests that are not forgotten: half dropped, a torrent would be paused
@@ -119,10 +121,12 @@ class Worker:
         except RequestFault as error:
             self._send({"id": request_id, "error": error.fault.value, "text": error.text})
         except OSError as error:
-            self._send({"id": request_id, "error": Fault.DISK.value, "text": error.strerror or str(error)})
+            self._send({"id": request_id, "error": TorrentFault.DISK.value, "text": error.strerror or str(error)})
         except Exception as error:  # noqa: BLE001 - else the process ends, and the next one gets the same request
             traceback.print_exc()
-            self._send({"id": request_id, "error": Fault.FAILED.value, "text": f"{type(error).__name__}: {error}"})
+            self._send(
+                {"id": request_id, "error": TorrentFault.FAILED.value, "text": f"{type(error).__name__}: {error}"}
+            )
         else:
             self._send({"id": request_id, "result": result})
 
@@ -160,7 +164,7 @@ class Worker:
             if asked is None:
                 peers: list[Address] = [(host, port) for host, port in frame["peers"]]
                 handle = self._session.ask_for_metadata(info_hash, frame["trackers"], peers)
-                asked = Asked(handle, peers, asyncio.get_running_loop().create_future())
+                asked = MetadataFetch(handle, peers, asyncio.get_running_loop().create_future())
                 self._asked[info_hash] = asked
         asked.requests += 1
         try:
@@ -170,7 +174,7 @@ class Worker:
             if not asked.requests and not asked.answer.done():
                 self._end_asking(info_hash, asked)
 
-    def _end_asking(self, info_hash: bytes, asked: Asked) -> None:
+    def _end_asking(self, info_hash: bytes, asked: MetadataFetch) -> None:
         del self._asked[info_hash]
         self._session.remove(asked.handle)
 
@@ -179,7 +183,7 @@ class Worker:
         async with self._locks[info_hash]:
             torrent = self._torrents.get(info_hash)
         if torrent is None:
-            raise RequestFault(Fault.DROPPED, "there is no such torrent")
+            raise RequestFault(TorrentFault.DROPPED, "there is no such torrent")
         wanted = decode_pieces(frame["pieces"]) & set(torrent.info.pieces)
         if torrent.wrong and not torrent.fetches:
             torrent.wrong = 0
@@ -190,7 +194,7 @@ class Worker:
             if not await self._settle(torrent, wanted):
                 return {}
             await self._check_again(torrent, wanted)
-        raise RequestFault(Fault.DISK, "pieces are not on disk as they came")
+        raise RequestFault(TorrentFault.DISK, "pieces are not on disk as they came")
 
     async def _have(self, request_id: int, torrent: Torrent, wanted: set[int]) -> None:
         """Wait until these pieces have come; save what has, now and then."""
@@ -198,7 +202,7 @@ class Worker:
             await self._flush(torrent)  # nothing is on its way to the disk any more that could fail late
             torrent.failed = False
             self._open_again(torrent)
-        fetch = torrent.fetches[request_id] = Fetch(wanted - torrent.have)
+        fetch = torrent.fetches[request_id] = PieceFetch(wanted - torrent.have)
         try:
             self._want(torrent)
             session.dial(torrent.handle, torrent.peers)
@@ -213,7 +217,7 @@ class Worker:
                     await self._settle(torrent, set(torrent.have))
                     came = self._open_if_stuck(torrent, came)
             if fetch.failure is not None:
-                if fetch.failure.fault is Fault.DISK:
+                if fetch.failure.fault is TorrentFault.DISK:
                     await self._flush(torrent)  # what the system says may come after what libtorrent makes of it
                 raise fetch.failure
         finally:
@@ -282,7 +286,7 @@ class Worker:
 
     async def _leave(self, torrent: Torrent) -> None:
         for fetch in torrent.fetches.values():
-            fetch.fail(RequestFault(Fault.DROPPED, "the torrent was dropped"))
+            fetch.fail(RequestFault(TorrentFault.DROPPED, "the torrent was dropped"))
         session.disconnect(torrent.handle)  # first: what comes after the last flush could be written later
         try:
             if not torrent.seed:
@@ -331,8 +335,8 @@ class Worker:
                 torrent.failed = True
                 torrent.ready.set()
                 for fetch in torrent.fetches.values():
-                    if fetch.failure is None or (is_of_system and fetch.failure.fault is Fault.DISK):
-                        fetch.fail(RequestFault(Fault.DISK, text))
+                    if fetch.failure is None or (is_of_system and fetch.failure.fault is TorrentFault.DISK):
+                        fetch.fail(RequestFault(TorrentFault.DISK, text))
                 return
         self._on_progress(torrent)
 
@@ -345,20 +349,20 @@ class Worker:
                 loop = asyncio.get_running_loop()
                 loop.call_later(PROGRESS_INTERVAL_S, self._report, request_id, torrent, fetch)
 
-    def _report(self, request_id: int, torrent: Torrent, fetch: Fetch) -> None:
+    def _report(self, request_id: int, torrent: Torrent, fetch: PieceFetch) -> None:
         fetch.report_is_due = False
         if request_id in torrent.fetches:
             frame = {"id": request_id, "event": "progress", "missing": len(fetch.missing), "wrong": torrent.wrong}
             self._send(frame)
 
-    def _on_metadata(self, asked: Asked, event: session.Event) -> None:
+    def _on_metadata(self, asked: MetadataFetch, event: session.Event) -> None:
         match event:
             case session.MetadataCame(info_hash, info):
                 self._end_asking(info_hash, asked)
                 asked.answer.set_result(info)
             case session.MetadataUnusable(info_hash, refusal):
                 self._end_asking(info_hash, asked)
-                asked.answer.set_exception(RequestFault(Fault.METADATA, refusal.name))
+                asked.answer.set_exception(RequestFault(TorrentFault.METADATA, refusal.name))
 
     def _catch_up(self) -> None:
         """Look up what alerts would have told."""
@@ -382,6 +386,6 @@ def _check_sizes(info: TorrentInfo, folder: Path) -> None:
     """Refuse to seed files that are not those of the torrent."""
     data_bytes, index_bytes = ((folder / name).stat().st_size for name in (DATA_FILE, INDEX_FILE))
     if data_bytes < info.data_bytes:
-        raise RequestFault(Fault.DISK, f"data has {data_bytes} bytes, and the torrent {info.data_bytes}")
+        raise RequestFault(TorrentFault.DISK, f"data has {data_bytes} bytes, and the torrent {info.data_bytes}")
     if index_bytes != info.index_bytes:
-        raise RequestFault(Fault.DISK, f"index has {index_bytes} bytes, and the torrent {info.index_bytes}")
+        raise RequestFault(TorrentFault.DISK, f"index has {index_bytes} bytes, and the torrent {info.index_bytes}")

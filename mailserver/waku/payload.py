@@ -27,7 +27,7 @@ _FLAGS_BYTES = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedPayload:
     """An opened payload.
 
     `signer`: the public key that signed it, None if it is not signed. `padding`: the bytes between payload and
@@ -87,7 +87,7 @@ def seal_asymmetric(
     return ecies.seal(public_key, plaintext, ephemeral_key=ephemeral_key, iv=iv)
 
 
-def open_symmetric(data: bytes, key: bytes) -> Opened:
+def open_symmetric(data: bytes, key: bytes) -> OpenedPayload:
     """Open with a 32-byte key.
 
     Raises:
@@ -98,7 +98,7 @@ def open_symmetric(data: bytes, key: bytes) -> Opened:
     return _parse(aes.gcm_open(key, data[-aes.GCM_NONCE_BYTES :], data[: -aes.GCM_NONCE_BYTES]))
 
 
-def open_asymmetric(data: bytes, key: PrivateKey) -> Opened:
+def open_asymmetric(data: bytes, key: PrivateKey) -> OpenedPayload:
     """Open with a private key.
 
     Raises:
@@ -134,7 +134,7 @@ def payload_size(length: int) -> bytes:
     return length.to_bytes(max(1, (length.bit_length() + 7) // 8), "little")
 
 
-def _parse(plaintext: bytes) -> Opened:
+def _parse(plaintext: bytes) -> OpenedPayload:
     if not plaintext:
         raise DecodeError("payload has no flags")
     size_bytes = plaintext[0] & _SIZE_MASK
@@ -149,4 +149,4 @@ def _parse(plaintext: bytes) -> Opened:
     length = int.from_bytes(plaintext[_FLAGS_BYTES:start], "little")
     if start + length > end:
         raise DecodeError("payload length is beyond the data", got=length, limit=end - start)
-    return Opened(plaintext[start : start + length], signer, plaintext[start + length : end])
+    return OpenedPayload(plaintext[start : start + length], signer, plaintext[start + length : end])

@@ -46,7 +46,7 @@ class WrittenStore(Protocol):
         """Have all message ids indexed anew."""
 
 
-class Source(NamedTuple):
+class PutSource(NamedTuple):
     """Who has put envelopes, as the store takes turns: a worker, and one of its peers."""
 
     worker: object
@@ -88,8 +88,8 @@ class WriterServer:
             await asyncio.wait(self._serving)
 
     def tell(self, envelopes: Sequence[NewEnvelope], source: Hashable = None) -> None:
-        """Tell all others of live envelopes that are on disk. The source is a `Source`, or somebody of this process."""
-        origin = source.worker if isinstance(source, Source) else None
+        """Tell all others of live envelopes that are on disk. `source`: a `PutSource`, or somebody of this process."""
+        origin = source.worker if isinstance(source, PutSource) else None
         told = [FeedEnvelope(envelope.hash, envelope.raw) for envelope in envelopes]
         for worker in self._serving.values():
             if worker is not origin:
@@ -196,7 +196,7 @@ class _Worker:
         elif not frame.envelopes:
             await self._store.touch()
         else:
-            await self._store.put(frame.envelopes, Source(self, frame.source), is_live=frame.is_live)
+            await self._store.put(frame.envelopes, PutSource(self, frame.source), is_live=frame.is_live)
 
     async def _drain(self) -> None:
         """If the write buffer is full, wait until the worker has read enough of it."""

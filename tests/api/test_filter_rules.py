@@ -13,7 +13,7 @@ from mailserver.api.filters import (
     Message,
 )
 from mailserver.waku.envelope import Envelope, Topic, encode_envelope
-from mailserver.waku.payload import Opened, open_symmetric
+from mailserver.waku.payload import OpenedPayload, open_symmetric
 from tests.api.filter_world import (
     ALICE,
     ANY_FOR_BOB,
@@ -83,7 +83,7 @@ async def test_message_is_what_was_sealed_with_a_symmetric_key() -> None:
         await world.offer(envelope)
 
     padding = PADDING[: 512 - 256 - 1 - 1 - 5 - 65]
-    opened = Opened(b"hello", ALICE.public_key, padding)
+    opened = OpenedPayload(b"hello", ALICE.public_key, padding)
     assert news.take() == [Message(envelope, envelope.hash(), opened, None, envelope.pow(), is_p2p=False)]
 
 
@@ -94,7 +94,7 @@ async def test_message_is_what_was_sealed_to_a_public_key() -> None:
 
         await world.offer(envelope)
 
-    opened = Opened(b"hello", None, PADDING[: 256 - 1 - 1 - 5])
+    opened = OpenedPayload(b"hello", None, PADDING[: 256 - 1 - 1 - 5])
     assert for_bob.take() == [Message(envelope, envelope.hash(), opened, BOB.public_key, envelope.pow(), is_p2p=False)]
 
 
@@ -144,7 +144,7 @@ async def test_what_does_not_open_is_passed_over_in_silence(caplog: pytest.LogCa
 async def test_envelope_is_opened_once_for_all_filters_with_the_same_key(monkeypatch: pytest.MonkeyPatch) -> None:
     opened_with: list[bytes] = []
 
-    def watched(data: bytes, key: bytes) -> Opened:
+    def watched(data: bytes, key: bytes) -> OpenedPayload:
         opened_with.append(key)
         return open_symmetric(data, key)
 
@@ -163,7 +163,7 @@ async def test_envelope_is_opened_once_for_all_filters_with_the_same_key(monkeyp
 async def test_nothing_is_opened_for_filters_that_do_not_match(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = 0
 
-    def watched(data: bytes, key: bytes) -> Opened:
+    def watched(data: bytes, key: bytes) -> OpenedPayload:
         nonlocal opened
         opened += 1
         return open_symmetric(data, key)

@@ -18,7 +18,7 @@ from mailserver.app.communities_config import CommunitiesConfig
 from mailserver.app.community_watch import CommunityWatch
 from mailserver.communities import links
 from mailserver.communities.channels import id_text
-from mailserver.communities.progress import CommunityProgress, Role, Week
+from mailserver.communities.progress import CommunityProgress, CommunityRole, Week
 from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.member.joined import Joined, membership
 from mailserver.community.owner.announcing import read_announced
@@ -78,7 +78,7 @@ async def running_beside(data_dir: Path) -> AsyncIterator[Daemon]:
             daemon.task.cancel()
 
 
-def of_role(data_dir: Path, role: Role) -> CommunityProgress | None:
+def of_role(data_dir: Path, role: CommunityRole) -> CommunityProgress | None:
     """What the record says of the community of a role."""
     served = read_served(data_dir / COMMUNITIES_FOLDER)
     found = [] if served is None else [each for each in served.communities if each.role is role]
@@ -109,7 +109,7 @@ async def test_weeks_of_owned_and_joined_communities_are_told_to_prometheus_and_
         membership(tmp_path, COMMUNITY).write(Joined(COMMUNITY))
 
         def is_told() -> bool:
-            owned, joined = of_role(tmp_path, Role.OWNER), of_role(tmp_path, Role.MEMBER)
+            owned, joined = of_role(tmp_path, CommunityRole.OWNER), of_role(tmp_path, CommunityRole.MEMBER)
             return (
                 owned is not None
                 and [week.is_distributed for week in owned.weeks] == [True]
@@ -122,7 +122,7 @@ async def test_weeks_of_owned_and_joined_communities_are_told_to_prometheus_and_
         status, metrics = await asyncio.to_thread(get, f"{url}/metrics")
         ready, _ = await asyncio.to_thread(get, f"{url}/ready")
 
-    owned, joined = of_role(tmp_path, Role.OWNER), of_role(tmp_path, Role.MEMBER)
+    owned, joined = of_role(tmp_path, CommunityRole.OWNER), of_role(tmp_path, CommunityRole.MEMBER)
     assert owned is not None
     assert joined is not None
     assert (owned.id, owned.is_seeding, owned.problem) == (folder.path.name, True, "")
@@ -144,7 +144,7 @@ async def test_week_that_a_member_has_fetched_is_told_and_still_after_a_restart(
     make_week(folder, 0)
 
     def fetched() -> tuple[int | None, int | None]:
-        (week,) = of_owned.weeks if (of_owned := of_role(tmp_path, Role.OWNER)) is not None else (NO_WEEK,)
+        (week,) = of_owned.weeks if (of_owned := of_role(tmp_path, CommunityRole.OWNER)) is not None else (NO_WEEK,)
         return week.fetched_times, week.fetched_at
 
     async with running_beside(tmp_path):
@@ -222,11 +222,11 @@ async def test_what_cannot_be_read_now_is_a_problem_and_nobody_waits_for_it(
     folder = membership(tmp_path, COMMUNITY)
     folder.write(Joined(COMMUNITY))
     async with serving(tmp_path, caplog) as url:
-        await until(lambda: of_role(tmp_path, Role.MEMBER) is not None)
+        await until(lambda: of_role(tmp_path, CommunityRole.MEMBER) is not None)
         folder.history.unlink()
 
         def problem() -> str:
-            joined = of_role(tmp_path, Role.MEMBER)
+            joined = of_role(tmp_path, CommunityRole.MEMBER)
             return "" if joined is None else joined.problem
 
         await until(lambda: "unable to open" in problem())

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.feed_socket.client import FeedClient, Gap
-from mailserver.feed_socket.frames import FEED_FILE, Refusal, Terms
+from mailserver.feed_socket.client import FeedClient, FeedGap
+from mailserver.feed_socket.frames import FEED_FILE, PostRefusal, Terms
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from mailserver.waku.envelope import decode_envelopes
@@ -28,7 +28,7 @@ async def gateway(data_dir: Path) -> AsyncIterator[FeedClient]:
     client = FeedClient(data_dir)
     task = asyncio.create_task(client.run())
     try:
-        assert await asyncio.wait_for(client.next(), DEADLINE_S) == Gap(None)
+        assert await asyncio.wait_for(client.next(), DEADLINE_S) == FeedGap(None)
         yield client
     finally:
         task.cancel()
@@ -37,7 +37,7 @@ async def gateway(data_dir: Path) -> AsyncIterator[FeedClient]:
 
 async def hear_raws(client: FeedClient) -> list[bytes]:
     batch = await asyncio.wait_for(client.next(), DEADLINE_S)
-    assert not isinstance(batch, Gap)
+    assert not isinstance(batch, FeedGap)
     return [envelope.raw for envelope in batch]
 
 
@@ -65,7 +65,7 @@ async def test_gateway_knows_what_the_settings_demand_and_what_a_reload_changes(
     async with running(tmp_path, feed_socket=True, archive_topics=topics) as daemon, gateway(tmp_path) as client:
         assert client.terms == Terms(DEFAULT_NETWORK_TOPIC, 0.000002, MAX_ENVELOPE_BYTES, frozenset({NEWS}))
         unwanted = make_envelope(1, created=int(time.time()), topic=SPORT)
-        assert await client.post(unwanted.raw) is Refusal.UNWANTED_TOPIC
+        assert await client.post(unwanted.raw) is PostRefusal.UNWANTED_TOPIC
 
         daemon.reload(archive_topics=(), min_pow=0.25)
 
@@ -97,7 +97,7 @@ async def test_gateways_do_not_hold_the_stop_up_and_are_connected_again_after_it
         await until(lambda: client.terms is None)
 
         async with running(tmp_path, feed_socket=True):
-            assert await asyncio.wait_for(client.next(), DEADLINE_S) == Gap(None)
+            assert await asyncio.wait_for(client.next(), DEADLINE_S) == FeedGap(None)
             assert await client.post(make_envelope(1, created=int(time.time())).raw) is None
 
     assert f"serving gateways socket={tmp_path / FEED_FILE}" in caplog.messages

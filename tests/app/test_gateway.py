@@ -25,7 +25,7 @@ from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.ids.envelopes import NS, content_topic_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.ids.waku_message import WakuMessage
-from mailserver.libp2p.multiaddr import Multiaddr, Part
+from mailserver.libp2p.multiaddr import AddressProtocol, Multiaddr
 from mailserver.waku.acceptance import Requirements
 from mailserver.waku.envelope import Envelope
 from mailserver.waku2.metadata import Metadata, decode_metadata
@@ -54,7 +54,7 @@ class Gateway:
     monitor_port: int
 
     def client(self, name: str = "client") -> contextlib.AbstractAsyncContextManager[LightClient]:
-        return connected(int(self.address.value(Part.TCP) or 0), seed=digest(name))
+        return connected(int(self.address.value(AddressProtocol.TCP) or 0), seed=digest(name))
 
     async def get(self, path: str) -> tuple[int, Any]:
         """Ask for metrics or health."""
@@ -141,7 +141,7 @@ async def test_addresses_are_printed_and_written_with_the_peer_id(
 ) -> None:
     async with running(tmp_path / "new", caplog, websocket="127.0.0.1:0") as gateway:
         lines = (tmp_path / "new" / ADDRESSES_FILE).read_text().splitlines()
-        peer_id = gateway.address.value(Part.P2P)
+        peer_id = gateway.address.value(AddressProtocol.P2P)
 
         assert [re.sub(r"tcp/\d+", "tcp/N", line) for line in lines] == [
             f"/ip4/127.0.0.1/tcp/N/p2p/{peer_id}",
@@ -156,7 +156,7 @@ async def test_key_stays_the_same_and_is_its_owners_alone(tmp_path: Path, caplog
     async with running(tmp_path, caplog) as second:
         pass
 
-    assert first.address.value(Part.P2P) == second.address.value(Part.P2P)
+    assert first.address.value(AddressProtocol.P2P) == second.address.value(AddressProtocol.P2P)
     assert stat.S_IMODE((tmp_path / GATEWAY_KEY_FILE).stat().st_mode) == 0o600
 
 
@@ -191,7 +191,7 @@ async def test_port_that_is_taken_and_a_file_that_is_no_index_end_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(tmp_path / "first", caplog) as gateway:
-        port = gateway.address.value(Part.TCP)
+        port = gateway.address.value(AddressProtocol.TCP)
         with pytest.raises(StartupError, match="cannot listen on"):
             await run_gateway(GatewayConfig(data_dir=tmp_path / "second", listen=f"127.0.0.1:{port}", websocket=""))
         gateway.task.cancel()

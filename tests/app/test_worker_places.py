@@ -4,14 +4,14 @@ import signal
 
 import pytest
 
-from mailserver.app.worker_places import FIRST_RESTART_S, MAX_RESTART_S, STABLE_S, Ended, Places
+from mailserver.app.worker_places import FIRST_RESTART_S, MAX_RESTART_S, STABLE_S, WorkerEnded, WorkerPlaces
 
 NOW = 1000.0
 
 
-def begun(count: int) -> Places:
+def begun(count: int) -> WorkerPlaces:
     """So many workers that serve peers, whose process ids are 100 and on."""
-    places = Places(count)
+    places = WorkerPlaces(count)
     for number in range(count):
         places.started(number, 100 + number, NOW)
     assert [places.ready(number) for number in range(count)] == [False] * (count - 1) + [True]
@@ -19,7 +19,7 @@ def begun(count: int) -> Places:
 
 
 def test_others_start_once_the_first_serves_peers() -> None:
-    places = Places(3)
+    places = WorkerPlaces(3)
 
     assert places.due(NOW) == [0]
     places.started(0, 100, NOW)
@@ -50,13 +50,13 @@ def test_waits_double_and_begin_anew_after_a_worker_that_was_stable() -> None:
     assert waits[:3] == [FIRST_RESTART_S, 2 * FIRST_RESTART_S, 4 * FIRST_RESTART_S]
     assert waits[-1] == MAX_RESTART_S
     places.ready(1)
-    assert places.ended(1, 1, now + STABLE_S) == Ended(1, "exit code 1", FIRST_RESTART_S)
+    assert places.ended(1, 1, now + STABLE_S) == WorkerEnded(1, "exit code 1", FIRST_RESTART_S)
 
 
 def test_first_worker_starts_again_beside_the_others() -> None:
     places = begun(3)
 
-    assert places.ended(0, 1, NOW) == Ended(0, "exit code 1", FIRST_RESTART_S)
+    assert places.ended(0, 1, NOW) == WorkerEnded(0, "exit code 1", FIRST_RESTART_S)
 
     assert places.due(NOW + FIRST_RESTART_S) == [0]
     assert places.running == {1: 101, 2: 102}
@@ -64,7 +64,7 @@ def test_first_worker_starts_again_beside_the_others() -> None:
 
 @pytest.mark.parametrize(("code", "exit_code"), [(1, 1), (2, 2), (0, 1), (-signal.SIGKILL, 137)])
 def test_worker_that_ends_before_all_have_begun_ends_all(code: int, exit_code: int) -> None:
-    places = Places(2)
+    places = WorkerPlaces(2)
     places.started(0, 100, NOW)
     places.ready(0)
     places.started(1, 101, NOW)

@@ -8,7 +8,7 @@ from mailserver.archive.fingerprint import Fingerprint
 from mailserver.archive.layout import Layout, PartitionBy
 from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord, encode_record
 from mailserver.archive.paths import record_of, snapshot_of
-from mailserver.archive.selection import Part, may_hold, partitions_of, select_parts
+from mailserver.archive.selection import SelectedPart, may_hold, partitions_of, select_parts
 
 PREFIXES = Layout(PartitionBy.TOPIC_PREFIX, 1)
 NEWS, SPORT = "0x9acb0442", "0xf0c5341e"
@@ -75,7 +75,7 @@ def test_second_names_are_taken_where_they_are(tmp_path: Path) -> None:
     (tmp_path / snapshot_of(there) / "topic_prefix=9").mkdir(parents=True)
 
     assert select_parts(archive, PREFIXES, start=None, end=50, topics=[NEWS]) == [
-        Part("_snapshots", ("_snapshots/date=2026-11-20/run=run-1/topic_prefix=9",)),
-        Part("", ("date=2026-11-21/topic_prefix=9", "date=2026-11-22/topic_prefix=9")),
+        SelectedPart("_snapshots", ("_snapshots/date=2026-11-20/run=run-1/topic_prefix=9",)),
+        SelectedPart("", ("date=2026-11-21/topic_prefix=9", "date=2026-11-22/topic_prefix=9")),
     ]
     assert select_parts(archive, PREFIXES, start=70, end=None, topics=None) == []

@@ -10,7 +10,7 @@ from bench.wire import CLIENT_STATUS, connect
 from mailserver.codec.keys import Enode
 from mailserver.errors import ConnectionLost, DisconnectReason
 from mailserver.net.sessions import WAKU, random_entropy, session_config
-from mailserver.rlpx.events import Opened
+from mailserver.rlpx.events import SessionOpened
 from mailserver.rlpx.session import Session
 from mailserver.waku.packets import PacketCode
 from tests.pairs import private_key
@@ -30,7 +30,7 @@ class CurtNode(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.session.receive_data(data, 0.0)
-        if any(isinstance(event, Opened) for event in self.session.events()):
+        if any(isinstance(event, SessionOpened) for event in self.session.events()):
             self.session.disconnect(DisconnectReason.TOO_MANY_PEERS, "curt")
             self.transport.writelines([*self.hello, *self.session.data_to_send()])
         elif said := self.session.data_to_send():
@@ -63,7 +63,7 @@ class LeavingNode(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.session.receive_data(data, 0.0)
-        opened = any(isinstance(event, Opened) for event in self.session.events())
+        opened = any(isinstance(event, SessionOpened) for event in self.session.events())
         if opened:
             self.session.send(WAKU, PacketCode.STATUS, CLIENT_STATUS.encode())
         self.transport.write(b"".join(self.session.data_to_send()))

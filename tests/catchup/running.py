@@ -13,7 +13,7 @@ from mailserver.catchup import pace as pace_module
 from mailserver.catchup import retry as retry_module
 from mailserver.catchup import source as source_module
 from mailserver.catchup.catchup import Catchup
-from mailserver.catchup.progress import Progress, State
+from mailserver.catchup.progress import SourceProgress, SourceState
 from mailserver.catchup.settings import CatchupSettings
 from mailserver.codec.keys import Enode
 from mailserver.net import connection as connection_module
@@ -70,13 +70,13 @@ async def catching_up(
             await asyncio.wait_for(running, DEADLINE_S)
 
 
-async def settled(catchup: Catchup) -> tuple[Progress, ...]:
+async def settled(catchup: Catchup) -> tuple[SourceProgress, ...]:
     """Wait for the end; how it was."""
     await asyncio.wait_for(catchup.settled(), DEADLINE_S)
     return catchup.snapshot()
 
 
-async def state_of(catchup: Catchup, state: State, number: int = 0) -> Progress:
+async def state_of(catchup: Catchup, state: SourceState, number: int = 0) -> SourceProgress:
     """Wait until a source is in this state."""
     await until(lambda: catchup.snapshot()[number].state is state)
     return catchup.snapshot()[number]

@@ -11,8 +11,8 @@ from mailserver.catchup.catchup import ASK_AGAIN_S, UNSENT_ATTEMPTS, UNSENT_INTE
 from mailserver.catchup.command import run_once
 from mailserver.catchup.ledger import MAX_SOURCES, PROGRESS_FILE, open_ledger
 from mailserver.catchup.outages import Contact, Contacts
-from mailserver.catchup.progress import State
-from mailserver.catchup.ranges import LATE_S, OVERLAP_S, Range
+from mailserver.catchup.progress import SourceState
+from mailserver.catchup.ranges import LATE_S, OVERLAP_S, MissingRange
 from mailserver.codec.keys import NodeId
 from mailserver.errors import StoreError
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -34,7 +34,7 @@ async def test_what_is_added_is_on_disk_before_anybody_is_asked(tmp_path: Path) 
 
     ledger = open_ledger(tmp_path)
     for number in (1, 2):
-        assert ledger.account(nobody(number).node_id).pending == [Range(*WHOLE)]
+        assert ledger.account(nobody(number).node_id).pending == [MissingRange(*WHOLE)]
 
 
 async def test_range_ends_at_the_present(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ async def test_range_ends_at_the_present(tmp_path: Path) -> None:
 
         await catchup.add(NOW, NOW + DAY)
 
-    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(NOW, NOW + 10)]
+    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [MissingRange(NOW, NOW + 10)]
 
 
 @pytest.mark.parametrize(("since", "until_"), [(-1, NOW), (NOW + 20, NOW + 30), (NOW, NOW - 1)])
@@ -69,7 +69,7 @@ async def test_range_may_be_added_while_it_runs_and_after_all_is_done(tmp_path: 
         (progress,) = await settled(catchup)
 
     assert_stored(tmp_path, THREE_DAYS)
-    assert progress.state is State.DONE
+    assert progress.state is SourceState.DONE
 
 
 async def test_source_may_be_added_while_it_runs(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ async def test_nothing_to_do_is_settled_at_once_and_leaves_no_file(tmp_path: Pat
     async with catching_up(tmp_path, nobody(1), wanted=None) as catchup:
         (progress,) = await settled(catchup)
 
-    assert progress.state is State.DONE
+    assert progress.state is SourceState.DONE
     assert not (tmp_path / PROGRESS_FILE).exists()
 
 
@@ -122,14 +122,14 @@ async def test_rows_from_the_future_hide_no_downtime(tmp_path: Path) -> None:
 
     await start(tmp_path, nobody(1))
 
-    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(NOW - 2 * DAY - LATE_S, NOW)]
+    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [MissingRange(NOW - 2 * DAY - LATE_S, NOW)]
 
 
 @pytest.mark.parametrize(("days", "since"), [(0.5, NOW - DAY // 2), (1e6, 0)])
 async def test_empty_store_asks_for_as_many_days_as_it_may(tmp_path: Path, days: float, since: int) -> None:
     await start(tmp_path, nobody(1), days=days)
 
-    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(since, NOW)]
+    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [MissingRange(since, NOW)]
 
 
 async def test_no_days_are_asked_for_if_that_is_wanted(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ async def test_start_without_sources_hides_no_downtime(tmp_path: Path) -> None:
     await receive_live(tmp_path)
     await start(tmp_path, nobody(1))
 
-    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(NOW - 30 * DAY, NOW)]
+    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [MissingRange(NOW - 30 * DAY, NOW)]
 
 
 async def test_command_between_hides_no_downtime(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ async def test_command_between_hides_no_downtime(tmp_path: Path) -> None:
             assert (await store.stats()).envelopes == 7
         await start(tmp_path, nobody(1))
 
-    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(NOW - 2 * DAY - LATE_S, NOW)]
+    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [MissingRange(NOW - 2 * DAY - LATE_S, NOW)]
 
 
 async def test_what_one_source_has_given_is_missed_no_more(tmp_path: Path) -> None:
@@ -177,11 +177,11 @@ async def test_what_one_source_has_given_is_missed_no_more(tmp_path: Path) -> No
         catching_up(tmp_path, nobody(1), server.enode, wanted=None) as catchup,
     ):
         await catchup.add_missed(3)
-        await state_of(catchup, State.DONE, 1)
-        await until(lambda: open_ledger(tmp_path).missed != [Range(0, NOW + ASK_AGAIN_S)])
+        await state_of(catchup, SourceState.DONE, 1)
+        await until(lambda: open_ledger(tmp_path).missed != [MissingRange(0, NOW + ASK_AGAIN_S)])
 
-    assert open_ledger(tmp_path).missed == [Range(NOW - LATE_S, NOW + ASK_AGAIN_S)]
-    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(NOW - 3 * DAY, NOW)]
+    assert open_ledger(tmp_path).missed == [MissingRange(NOW - LATE_S, NOW + ASK_AGAIN_S)]
+    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [MissingRange(NOW - 3 * DAY, NOW)]
 
 
 async def test_what_no_source_has_given_stays_missed(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ async def test_what_no_source_has_given_stays_missed(tmp_path: Path) -> None:
         await catchup.add_missed(3)
         await until(lambda: catchup.snapshot()[0].failures > 10)
 
-    assert open_ledger(tmp_path).missed == [Range(0, NOW + ASK_AGAIN_S)]
+    assert open_ledger(tmp_path).missed == [MissingRange(0, NOW + ASK_AGAIN_S)]
 
 
 async def test_what_was_sent_until_our_peers_were_back_is_asked_for_too(
@@ -230,7 +230,7 @@ async def test_clock_that_was_behind_at_the_start_hides_no_downtime(tmp_path: Pa
         clock.now = NOW
         await until(lambda: len(server.requests) > asked)
         await settled(catchup)
-        await until(lambda: open_ledger(tmp_path).missed == [Range(NOW - LATE_S, NOW + ASK_AGAIN_S)])
+        await until(lambda: open_ledger(tmp_path).missed == [MissingRange(NOW - LATE_S, NOW + ASK_AGAIN_S)])
 
     assert min(request.lower for request in server.requests[asked:]) == NOW - 1.5 * DAY
     assert_stored(tmp_path, [envelope for envelope in THREE_DAYS if not -2 * DAY < envelope.created - NOW < -1.5 * DAY])
@@ -244,7 +244,7 @@ async def test_time_that_the_machine_has_slept_is_asked_for(tmp_path: Path, capl
         catching_up(tmp_path, server.enode, wanted=None, clock=clock) as catchup,
     ):
         await catchup.add_missed(1)
-        await until(lambda: open_ledger(tmp_path).missed == [Range(NOW - LATE_S, NOW + ASK_AGAIN_S)])
+        await until(lambda: open_ledger(tmp_path).missed == [MissingRange(NOW - LATE_S, NOW + ASK_AGAIN_S)])
         server.requests.clear()
         clock.now += 5000
         await until(lambda: len(server.requests) > 0)
@@ -347,7 +347,7 @@ async def test_peer_that_is_no_source_and_does_not_answer_is_given_up(tmp_path: 
 
         (given_up,) = await settled(catchup)
 
-    assert (given_up.state, given_up.failures) == (State.GIVEN_UP, UNSENT_ATTEMPTS)
+    assert (given_up.state, given_up.failures) == (SourceState.GIVEN_UP, UNSENT_ATTEMPTS)
 
 
 async def test_peers_that_are_no_sources_make_room_for_those_that_are(
@@ -377,12 +377,12 @@ async def test_peer_that_was_no_source_and_becomes_one_is_not_given_up(tmp_path:
     async with catching_up(tmp_path, wanted=None, clock=Clock()) as catchup:
         await catchup.add_missed(3)
         assert catchup.ask_for_unsent(nobody(1))
-        assert (await settled(catchup))[0].state is State.GIVEN_UP
+        assert (await settled(catchup))[0].state is SourceState.GIVEN_UP
 
         catchup.follow([nobody(1)])
 
         await until(lambda: catchup.snapshot()[0].failures > UNSENT_ATTEMPTS)
-        assert catchup.snapshot()[0].state is not State.GIVEN_UP
+        assert catchup.snapshot()[0].state is not SourceState.GIVEN_UP
 
 
 async def test_source_that_cannot_send_its_pool_is_asked_for_it_again_and_again_but_not_all_the_time(

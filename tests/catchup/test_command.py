@@ -11,7 +11,7 @@ from mailserver.catchup import command as command_module
 from mailserver.catchup.command import complaints, is_complete, overview, report, run_once
 from mailserver.catchup.ledger import open_ledger
 from mailserver.catchup.page_rules import Wrong
-from mailserver.catchup.progress import Progress, State
+from mailserver.catchup.progress import SourceProgress, SourceState
 from mailserver.codec.keys import Enode
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
@@ -23,8 +23,10 @@ from tests.waiting import DEADLINE_S, until
 
 THREE_DAYS = make_envelopes(250, step_s=1000)
 
-DONE = Progress("abcd1234@192.0.2.1:30303", State.DONE, 0, 0, 3, 250, 200, {Wrong.LOW_POW: 7}, 1.5, "", 0)
-DOWN = Progress("ef567890@192.0.2.2:30303", State.GIVEN_UP, 1, 1000, 0, 0, 0, {}, 60.0, "no \x1b[31manswer", 6)
+DONE = SourceProgress("abcd1234@192.0.2.1:30303", SourceState.DONE, 0, 0, 3, 250, 200, {Wrong.LOW_POW: 7}, 1.5, "", 0)
+DOWN = SourceProgress(
+    "ef567890@192.0.2.2:30303", SourceState.GIVEN_UP, 1, 1000, 0, 0, 0, {}, 60.0, "no \x1b[31manswer", 6
+)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +37,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.integration
 async def test_one_run_ends_when_all_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_module, "SHOW_INTERVAL_S", 0.001)
-    shown: list[Progress] = []
+    shown: list[SourceProgress] = []
 
     async with serving(Archive(THREE_DAYS, max_limit=20)) as server, open_store(tmp_path / STORE_FILE) as store:
         ended = await asyncio.wait_for(
@@ -71,7 +73,7 @@ async def test_one_run_gives_up_who_is_not_there(tmp_path: Path) -> None:
         ended = await asyncio.wait_for(run_once(store, tmp_path, settings, *WHOLE, clock=Clock()), DEADLINE_S)
 
     assert_stored(tmp_path, THREE_DAYS)
-    assert [source.state for source in ended] == [State.DONE, State.GIVEN_UP, State.GIVEN_UP]
+    assert [source.state for source in ended] == [SourceState.DONE, SourceState.GIVEN_UP, SourceState.GIVEN_UP]
     assert [source.failures for source in ended] == [0, 2, command_module.ATTEMPTS]
     assert len(refuses.requests) == 2
     assert not is_complete(ended)
@@ -141,4 +143,4 @@ def test_report_for_programs_has_all_that_is_known() -> None:
         "failures": 0,
         "is_hopeless": False,
     }
-    assert [Progress.from_json(fields) for fields in objects] == [DONE, DOWN]
+    assert [SourceProgress.from_json(fields) for fields in objects] == [DONE, DOWN]

@@ -18,9 +18,9 @@ from mailserver.catchup import source as source_module
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.comparing import CompareTimes, common
 from mailserver.catchup.page_rules import Lie, Wrong
-from mailserver.catchup.progress import State
-from mailserver.catchup.ranges import Range
-from mailserver.catchup.source import Source
+from mailserver.catchup.progress import SourceState
+from mailserver.catchup.ranges import MissingRange
+from mailserver.catchup.source import CatchupSource
 from mailserver.client import id_client
 from mailserver.codec.keys import Enode
 from mailserver.errors import Rejection, RequestRejected
@@ -41,7 +41,7 @@ from mailserver.store.engine import comparison as engine
 from mailserver.store.engine import message_ids as engine_ids
 from mailserver.store.engine.comparison import StoredComparison
 from mailserver.store.engine.message_ids import FoundRows, StoredMessageIds
-from mailserver.store.message_ids import Scope
+from mailserver.store.message_ids import ComparedScope
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store
@@ -130,7 +130,7 @@ async def test_what_is_missing_is_fetched_and_nothing_else(tmp_path: Path, held:
         pages = source.pages
 
     assert_stored(tmp_path, [*SETTLED, *extra])
-    assert (progress.state, progress.fetched, progress.stored) == (State.DONE, 300 - held, 300 - held)
+    assert (progress.state, progress.fetched, progress.stored) == (SourceState.DONE, 300 - held, 300 - held)
     assert source.asked("reconcile") > 0
     assert source.asked("fetch_items") == (0 if held == 300 else 1)
     assert pages == 1  # of the last minute, which is not compared
@@ -159,7 +159,7 @@ async def test_what_was_pruned_is_neither_compared_nor_fetched_again(tmp_path: P
         catchup._max_days = 30.0  # noqa: SLF001 - as `add_missed` sets it
         running = asyncio.create_task(catchup.run())
         await until(lambda: source.asked("reconcile") > 0)
-        await until(lambda: catchup.snapshot()[0].state is State.DONE)
+        await until(lambda: catchup.snapshot()[0].state is SourceState.DONE)
         catchup.stop()
         await asyncio.wait_for(running, DEADLINE_S)
         fetched = source.asked("fetch_items")
@@ -293,7 +293,7 @@ async def test_long_envelopes_are_fetched_in_parts_that_fit(tmp_path: Path, monk
         (progress,) = await settled(catchup)
 
     assert_stored(tmp_path, long)
-    assert progress.state is State.DONE
+    assert progress.state is SourceState.DONE
 
 
 async def test_source_of_another_network_topic_is_asked_page_by_page(
@@ -332,7 +332,7 @@ async def test_range_with_too_many_other_ids_is_compared_in_parts(
 
     assert_stored(tmp_path, SETTLED)
     assert count_of(source.services.metrics.requests_rejected[Rejection.TOO_WIDE]) > 1
-    assert progress.state is State.DONE
+    assert progress.state is SourceState.DONE
 
 
 @ON_UVLOOP
@@ -356,7 +356,7 @@ async def test_answer_that_takes_too_long_is_asked_for_in_parts(
     assert_stored(tmp_path, SETTLED)
     assert asked[:2] == [300, 125]
     assert max(asked[2:]) == 15
-    assert progress.state is State.DONE
+    assert progress.state is SourceState.DONE
 
 
 async def test_source_without_the_capability_is_asked_page_by_page(tmp_path: Path) -> None:
@@ -381,9 +381,9 @@ async def test_source_that_sends_us_away_is_asked_again_when_it_says(
     assert_stored(tmp_path, SETTLED)
 
 
-async def lied(folder: Path, source: Own) -> tuple[State, str]:
+async def lied(folder: Path, source: Own) -> tuple[SourceState, str]:
     async with catching_up(folder, source.enode) as catchup:
-        progress = await state_of(catchup, State.SET_ASIDE)
+        progress = await state_of(catchup, SourceState.SET_ASIDE)
     return progress.state, progress.problem
 
 
@@ -410,7 +410,7 @@ async def test_lies_about_its_terms_cost_a_source_the_comparison_and_us_nothing(
         (progress,) = await settled(catchup)
 
     assert_stored(tmp_path, SETTLED)
-    assert (progress.state, progress.stored) == (State.DONE, 150)
+    assert (progress.state, progress.stored) == (SourceState.DONE, 150)
 
 
 async def test_source_whose_messages_are_none_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,7 +419,7 @@ async def test_source_whose_messages_are_none_is_left_alone(tmp_path: Path, monk
 
     async with own(tmp_path / "source.db", SETTLED) as source:
         monkeypatch.setattr(StoredComparison, "respond", nonsense)
-        assert await lied(tmp_path, source) == (State.SET_ASIDE, Lie.NO_COMPARISON.value)
+        assert await lied(tmp_path, source) == (SourceState.SET_ASIDE, Lie.NO_COMPARISON.value)
 
 
 async def test_source_that_never_ends_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,7 +430,7 @@ async def test_source_that_never_ends_is_left_alone(tmp_path: Path, monkeypatch:
     async with own(tmp_path / "source.db", SETTLED) as source:
         monkeypatch.setattr(StoredComparison, "respond", differing)
         async with catching_up(tmp_path, source.enode, held=SETTLED) as catchup:
-            progress = await state_of(catchup, State.SET_ASIDE)
+            progress = await state_of(catchup, SourceState.SET_ASIDE)
 
     assert progress.problem == Lie.ENDLESS_COMPARISON.value
 
@@ -439,7 +439,7 @@ async def test_source_that_compares_ever_smaller_parts_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It refuses every range but the shortest, of which a month has millions."""
-    asked: list[Scope] = []
+    asked: list[ComparedScope] = []
 
     async def refusing(comparison: StoredComparison, _: bytes) -> bytes:
         asked.append(comparison.scope)
@@ -451,7 +451,7 @@ async def test_source_that_compares_ever_smaller_parts_is_left_alone(
     async with own(tmp_path / "source.db", SETTLED) as source:
         monkeypatch.setattr(StoredComparison, "respond", refusing)
         async with catching_up(tmp_path, source.enode, held=SETTLED) as catchup:
-            progress = await state_of(catchup, State.SET_ASIDE)
+            progress = await state_of(catchup, SourceState.SET_ASIDE)
 
     assert progress.problem == Lie.ENDLESS_COMPARISON.value
     assert len(asked) == 60
@@ -468,7 +468,7 @@ async def test_ids_that_nobody_has_cost_no_more_than_a_question(
         async with catching_up(tmp_path, source.enode) as catchup:
             (progress,) = await settled(catchup)
 
-    assert progress.state is State.DONE
+    assert progress.state is SourceState.DONE
     assert (progress.fetched, source.asked("fetch_items")) == (0, 1)
 
 
@@ -495,7 +495,7 @@ async def test_ids_that_were_named_and_not_given_are_counted_and_not_asked_for_a
 
     assert fetches > 1 if is_again else fetches == 1
     assert progress.wrong[Wrong.NOT_GIVEN] >= 3
-    assert progress.state is not State.SET_ASIDE
+    assert progress.state is not SourceState.SET_ASIDE
 
 
 async def test_comparison_may_take_any_number_of_messages_that_bring_something(
@@ -512,7 +512,7 @@ async def test_comparison_may_take_any_number_of_messages_that_bring_something(
         rounds = source.asked("reconcile")
 
     assert_stored(tmp_path, SETTLED)
-    assert progress.state is State.DONE
+    assert progress.state is SourceState.DONE
     assert rounds > 12
 
 
@@ -523,7 +523,7 @@ async def test_comparison_that_is_interrupted_goes_on_with_what_is_left(
     monkeypatch.setattr(comparing_module, "COMPARE_INTERVAL_S", 0.02)
     monkeypatch.setattr(source_module, "MAX_COME_BACK_S", 0.0)
     monkeypatch.setattr(engine, "MAX_IDS_OF_TOPICS", 20)
-    respond, asked = StoredComparison.respond, list[Scope]()
+    respond, asked = StoredComparison.respond, list[ComparedScope]()
 
     async def respond_a_few_times(comparison: StoredComparison, message: bytes) -> bytes:
         asked.append(comparison.scope)
@@ -599,7 +599,7 @@ async def test_everything_is_pruned_at_the_source_meanwhile(tmp_path: Path, monk
             pass
         (progress,) = await settled(catchup)
 
-    assert progress.state is State.DONE
+    assert progress.state is SourceState.DONE
     assert progress.stored == len(stored_raws(tmp_path / STORE_FILE)) <= 300
 
 
@@ -614,7 +614,7 @@ async def test_envelope_that_was_not_asked_for_is_a_lie(tmp_path: Path, monkeypa
 
         monkeypatch.setattr(StoredMessageIds, "find_items", find_another)
         async with catching_up(tmp_path, source.enode, held=SETTLED[:1]) as catchup:
-            progress = await state_of(catchup, State.SET_ASIDE)
+            progress = await state_of(catchup, SourceState.SET_ASIDE)
 
     assert progress.problem == Lie.WRONG_ENVELOPES.value
 
@@ -622,7 +622,7 @@ async def test_envelope_that_was_not_asked_for_is_a_lie(tmp_path: Path, monkeypa
 async def test_envelopes_that_never_fit_are_a_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_rules, "MAX_PAGE_BYTES", 10)
     async with own(tmp_path / "source.db", SETTLED) as source, catching_up(tmp_path, source.enode) as catchup:
-        progress = await state_of(catchup, State.SET_ASIDE)
+        progress = await state_of(catchup, SourceState.SET_ASIDE)
 
     assert progress.problem == Lie.ENDLESS_PAGE.value
 
@@ -687,7 +687,7 @@ async def test_source_that_is_asked_too_much_is_left_until_it_says(
         with monkeypatch.context() as patched:
             patched.setattr(StoredComparison, "respond", too_many)
             async with catching_up(tmp_path, source.enode) as catchup:
-                progress = await state_of(catchup, State.WAITING)
+                progress = await state_of(catchup, SourceState.WAITING)
                 await until(lambda: bool(catchup.snapshot()[0].problem))
                 progress = catchup.snapshot()[0]
 
@@ -700,14 +700,14 @@ async def test_source_that_cannot_compare_is_not_dialled_again_and_again_for_tha
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ours: bool
 ) -> None:
     monkeypatch.setattr(comparing_module, "COMPARE_INTERVAL_S", 0.01)
-    asked: list[Range] = []
-    compare = Source.compare
+    asked: list[MissingRange] = []
+    compare = CatchupSource.compare
 
-    def compare_then(source: Source, part: Range) -> None:
+    def compare_then(source: CatchupSource, part: MissingRange) -> None:
         asked.append(part)
         compare(source, part)
 
-    monkeypatch.setattr(Source, "compare", compare_then)
+    monkeypatch.setattr(CatchupSource, "compare", compare_then)
     visits: Callable[[], float]
     async with contextlib.AsyncExitStack() as stack:
         if is_ours:
@@ -721,7 +721,7 @@ async def test_source_that_cannot_compare_is_not_dialled_again_and_again_for_tha
         catchup = Catchup(store, tmp_path, settings_for(enode), Clock())
         await catchup.add_missed(30.0)
         running = asyncio.create_task(catchup.run())
-        await until(lambda: catchup.snapshot()[0].state is State.DONE)
+        await until(lambda: catchup.snapshot()[0].state is SourceState.DONE)
         before, times = visits(), len(asked)
         await until(lambda: len(asked) > times + 5)
         after = visits()
@@ -744,4 +744,4 @@ async def test_source_that_is_silent_about_ids_is_asked_page_by_page(
         (progress,) = await settled(catchup)
 
     assert_stored(tmp_path, SETTLED)
-    assert progress.state is State.DONE
+    assert progress.state is SourceState.DONE

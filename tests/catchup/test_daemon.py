@@ -14,7 +14,7 @@ import pytest
 
 from mailserver.app.config import Config
 from mailserver.catchup import comparing as comparing_module
-from mailserver.catchup.progress import State
+from mailserver.catchup.progress import SourceState
 from mailserver.catchup.settings import CatchupSettings
 from mailserver.mail.request import Cursor
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -73,7 +73,7 @@ async def test_all_that_a_daemon_has_is_stored(
             (progress,) = await settled(catchup)
 
     assert_stored(tmp_path, WEEK)
-    assert progress.state is State.DONE
+    assert progress.state is SourceState.DONE
     assert progress.stored == len(WEEK)
 
 
@@ -97,7 +97,7 @@ async def test_daemon_that_is_killed_and_comes_back_is_asked_on(
         async with catching_up(tmp_path, daemon.enode, settings=settings, wanted=RANGE) as catchup:
             await until(lambda: catchup.snapshot()[0].pages > 5)
             daemon.stop(signal.SIGKILL)
-            assert (await state_of(catchup, State.WAITING)).problem
+            assert (await state_of(catchup, SourceState.WAITING)).problem
             with source(source_folder, *flags):
                 await settled(catchup)
 

@@ -13,7 +13,7 @@ from mailserver.catchup import page_rules as pages_module
 from mailserver.catchup import retry as retry_module
 from mailserver.catchup import source as source_module
 from mailserver.catchup.page_rules import MIN_PAGE_ENVELOPES, Lie
-from mailserver.catchup.progress import State
+from mailserver.catchup.progress import SourceState
 from mailserver.catchup.source import MAX_REFUSALS
 from mailserver.client import mail_client as client_module
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -82,7 +82,7 @@ async def test_failure_is_borne_with_and_nothing_is_lost(
         (progress,) = await settled(catchup)
 
     assert_stored(tmp_path, THREE_DAYS)
-    assert (progress.state, progress.problem) == (State.DONE, "")
+    assert (progress.state, progress.problem) == (SourceState.DONE, "")
     assert server.visits == 2
     (line,) = [line for line in lines(caplog, logging.INFO) if line.startswith("catch-up waits")]
     assert f"source={progress.source} cause=" in line
@@ -111,7 +111,7 @@ async def test_source_that_drips_is_not_waited_for_without_end(tmp_path: Path, m
             await asyncio.sleep(0.02)
 
     async with serving(drip) as server, catching_up(tmp_path, server.enode) as catchup:
-        progress = await state_of(catchup, State.SET_ASIDE)
+        progress = await state_of(catchup, SourceState.SET_ASIDE)
 
     assert progress.problem == Lie.ENDLESS_PAGE.value
     assert [request.limit for request in server.requests] == [1000, 125, 15, MIN_PAGE_ENVELOPES]
@@ -125,7 +125,7 @@ async def test_source_that_is_down_is_tried_until_it_is_there(tmp_path: Path, ca
         await until(lambda: len(lines(caplog, logging.INFO)) >= 10)
         (progress,) = catchup.snapshot()
 
-        assert progress.state in (State.WAITING, State.FETCHING)
+        assert progress.state in (SourceState.WAITING, SourceState.FETCHING)
         assert "cannot connect" in progress.problem
         assert progress.ranges > 0
 
@@ -154,7 +154,7 @@ async def test_source_that_says_come_back_in_7_s_is_waiting(tmp_path: Path) -> N
 
     async with serving(answer) as server, catching_up(tmp_path, server.enode) as catchup:
         await until(lambda: len(server.requests) > 0)
-        progress = await state_of(catchup, State.WAITING)
+        progress = await state_of(catchup, SourceState.WAITING)
         await asyncio.wait([asyncio.create_task(catchup.settled())], timeout=0.2)
 
         assert progress.problem == "come back in 7 s"
@@ -255,7 +255,7 @@ async def test_request_that_takes_too_much_work_is_not_made(tmp_path: Path) -> N
         catching_up(tmp_path, server.enode) as catchup,
     ):
         await until(lambda: server.visits > 2)
-        progress = await state_of(catchup, State.WAITING)
+        progress = await state_of(catchup, SourceState.WAITING)
 
     assert "proof of work of 1000000 for" in progress.problem
     assert server.requests == []
@@ -305,11 +305,11 @@ async def test_source_that_fails_so_often_is_given_up_if_that_is_wanted(
         catching_up(tmp_path, server.enode, settings=settings) as catchup,
     ):
         (progress,) = await settled(catchup)
-        assert (progress.state, len(server.requests)) == (State.GIVEN_UP, 4)
+        assert (progress.state, len(server.requests)) == (SourceState.GIVEN_UP, 4)
 
         await catchup.add(*WHOLE)
         (progress,) = await settled(catchup)
-        assert progress.state is State.DONE
+        assert progress.state is SourceState.DONE
         assert len(server.requests) >= 4 + 2 + 14
 
     assert_stored(tmp_path, THREE_DAYS)
@@ -340,7 +340,7 @@ async def test_source_that_says_the_same_of_all_is_given_up_at_the_second_time(
     ):
         (progress,) = await settled(catchup)
 
-        assert (progress.state, progress.problem, progress.is_hopeless) == (State.GIVEN_UP, NOT_DECRYPTED, True)
+        assert (progress.state, progress.problem, progress.is_hopeless) == (SourceState.GIVEN_UP, NOT_DECRYPTED, True)
         assert len(server.requests) == 2
         assert progress.left_s == wanted[1] - wanted[0] + 1
         await catchup.add(*wanted)  # it may have been mended meanwhile
@@ -368,7 +368,7 @@ async def test_source_that_may_say_something_else_next_time_is_asked_as_often_as
     ):
         (progress,) = await settled(catchup)
 
-    assert (progress.state, progress.failures, progress.is_hopeless) == (State.GIVEN_UP, 6, False)
+    assert (progress.state, progress.failures, progress.is_hopeless) == (SourceState.GIVEN_UP, 6, False)
 
 
 async def test_source_that_asks_to_come_back_again_and_again_is_not_given_up(tmp_path: Path) -> None:
@@ -400,7 +400,7 @@ async def test_window_that_is_always_refused_does_not_have_the_source_given_up_b
     ):
         (progress,) = await settled(catchup)
 
-    assert progress.state is State.GIVEN_UP
+    assert progress.state is SourceState.GIVEN_UP
     assert_stored(tmp_path, [envelope for envelope in THREE_DAYS if envelope.created <= NOW - DAY + 1])
 
 
@@ -416,7 +416,7 @@ async def test_node_that_never_answers_is_given_up_at_the_second_time(
     ):
         (progress,) = await settled(catchup)
 
-    assert (progress.state, progress.failures, server.visits) == (State.GIVEN_UP, 2, 2)
+    assert (progress.state, progress.failures, server.visits) == (SourceState.GIVEN_UP, 2, 2)
     assert "no answer within" in progress.problem
 
 
@@ -441,7 +441,7 @@ async def test_source_that_has_answered_once_may_be_silent_more_often(
     ):
         (progress,) = await settled(catchup)
 
-    assert (progress.state, progress.failures) == (State.GIVEN_UP, 4)
+    assert (progress.state, progress.failures) == (SourceState.GIVEN_UP, 4)
 
 
 async def test_source_is_asked_for_ever_if_nobody_waits(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.catchup.ledger import MAX_ACCOUNTS, MAX_FILE_BYTES, PROGRESS_FILE, Account, CatchupError, open_ledger
-from mailserver.catchup.ranges import LATE_S, MAX_ASIDE, MAX_RANGES, WINDOW_S, Range
+from mailserver.catchup.ranges import LATE_S, MAX_ASIDE, MAX_RANGES, WINDOW_S, MissingRange
 from mailserver.codec.keys import NodeId
 from mailserver.mail.request import Cursor
 from mailserver.waku.envelope import EnvelopeHash
@@ -23,7 +23,7 @@ OTHER = NodeId(bytes(64))
 CURSOR = Cursor(NOW, EnvelopeHash(digest("envelope")))
 
 
-def window_of(account: Account) -> Range:
+def window_of(account: Account) -> MissingRange:
     window = account.window()
     assert window is not None
     return window
@@ -34,7 +34,7 @@ def window_of(account: Account) -> Range:
 
 def test_windows_come_newest_first_until_nothing_is_owed() -> None:
     account = Account()
-    account.add(Range(NOW - 2 * WINDOW_S, NOW))
+    account.add(MissingRange(NOW - 2 * WINDOW_S, NOW))
     uppers = []
 
     while account.window() is not None:
@@ -47,31 +47,31 @@ def test_windows_come_newest_first_until_nothing_is_owed() -> None:
 
 def test_window_is_the_same_until_it_is_finished() -> None:
     account = Account()
-    account.add(Range(0, 10))
+    account.add(MissingRange(0, 10))
 
     first = window_of(account)
-    account.add(Range(100, 200))
+    account.add(MissingRange(100, 200))
     account.advance(CURSOR)
 
-    assert account.window() == Range(first.lower, first.upper, CURSOR)
+    assert account.window() == MissingRange(first.lower, first.upper, CURSOR)
     account.finish()
-    assert account.window() == Range(100, 200)
+    assert account.window() == MissingRange(100, 200)
 
 
 def test_window_can_be_begun_again() -> None:
     account = Account()
-    account.add(Range(0, 10))
+    account.add(MissingRange(0, 10))
     account.window()
     account.advance(CURSOR)
 
     account.advance(None)
 
-    assert account.window() == Range(0, 10)
+    assert account.window() == MissingRange(0, 10)
 
 
 def test_postponed_window_is_asked_for_last_and_from_its_beginning() -> None:
     account = Account()
-    account.add(Range(NOW - 2 * WINDOW_S, NOW))
+    account.add(MissingRange(NOW - 2 * WINDOW_S, NOW))
     postponed = window_of(account)
     account.advance(CURSOR)
 
@@ -87,7 +87,7 @@ def test_postponed_window_is_asked_for_last_and_from_its_beginning() -> None:
 
 def test_account_stays_small_whatever_is_postponed() -> None:
     account = Account()
-    account.add(Range(NOW - 100 * WINDOW_S, NOW))
+    account.add(MissingRange(NOW - 100 * WINDOW_S, NOW))
 
     for _ in range(500):
         account.window()
@@ -102,10 +102,10 @@ def test_account_stays_small_whatever_is_postponed() -> None:
 
 def test_what_was_set_aside_is_not_asked_for_unless_that_is_wanted_nor_joined_with_what_is_new() -> None:
     account = Account()
-    account.add(Range(NOW - 10, NOW))
+    account.add(MissingRange(NOW - 10, NOW))
     account.window()
     account.set_aside()
-    account.add(Range(NOW - 10, NOW + 2 * LATE_S))
+    account.add(MissingRange(NOW - 10, NOW + 2 * LATE_S))
 
     states = [account.is_only_aside]
     new = account.window(takes_aside=False)
@@ -114,14 +114,14 @@ def test_what_was_set_aside_is_not_asked_for_unless_that_is_wanted_nor_joined_wi
     asked = [account.window(takes_aside=False), account.window()]
     states.append(account.is_only_aside)
 
-    assert new == Range(NOW - 10, NOW + 2 * LATE_S)
-    assert asked == [None, Range(NOW - 10, NOW)]
+    assert new == MissingRange(NOW - 10, NOW + 2 * LATE_S)
+    assert asked == [None, MissingRange(NOW - 10, NOW)]
     assert states == [False, True, False]
 
 
 def test_parts_that_are_set_aside_are_asked_for_in_turn_and_shorter_ones_if_that_is_wanted() -> None:
     account = Account()
-    account.add(Range(0, 99))
+    account.add(MissingRange(0, 99))
     for _ in range(2):
         account.window(50)
         account.set_aside()
@@ -131,20 +131,25 @@ def test_parts_that_are_set_aside_are_asked_for_in_turn_and_shorter_ones_if_that
         asked.append(account.window(25))
         account.shorten(None)
 
-    assert asked == [Range(75, 99), Range(50, 74), Range(25, 49), Range(0, 24)]
+    assert asked == [MissingRange(75, 99), MissingRange(50, 74), MissingRange(25, 49), MissingRange(0, 24)]
     assert sum(part.seconds for part in account.pending) == 100
 
 
 @pytest.mark.parametrize(
     ("created", "lowest", "left"),
-    [(70, 70, Range(0, 70)), (70, 75, Range(0, 70)), (70, 60, Range(0, 99)), (70, None, Range(0, 99))],
+    [
+        (70, 70, MissingRange(0, 70)),
+        (70, 75, MissingRange(0, 70)),
+        (70, 60, MissingRange(0, 99)),
+        (70, None, MissingRange(0, 99)),
+    ],
     ids=["newest first", "behind empty pages", "oldest first", "not known"],
 )
 @pytest.mark.parametrize("is_aside", [False, True])
 def test_window_is_shortened_by_what_has_come_if_that_is_known(
-    created: int, lowest: int | None, left: Range, *, is_aside: bool
+    created: int, lowest: int | None, left: MissingRange, *, is_aside: bool
 ) -> None:
-    account = Account([], [Range(0, 99)], [Range(0, 99)] if is_aside else [])
+    account = Account([], [MissingRange(0, 99)], [MissingRange(0, 99)] if is_aside else [])
     account.window()
     account.advance(Cursor(created, EnvelopeHash(bytes(32))))
 
@@ -156,21 +161,21 @@ def test_window_is_shortened_by_what_has_come_if_that_is_known(
 
 def test_window_that_is_shortened_waits_as_one_with_what_is_older() -> None:
     account = Account()
-    account.add(Range(0, 99))
+    account.add(MissingRange(0, 99))
     account.window(60)
 
     account.shorten(None)
 
-    assert account.window(10) == Range(90, 99)
-    assert account.pending == [Range(90, 99), Range(0, 89)]
+    assert account.window(10) == MissingRange(90, 99)
+    assert account.pending == [MissingRange(90, 99), MissingRange(0, 89)]
 
 
 def test_what_is_given_by_another_way_is_no_longer_set_aside() -> None:
-    account = Account([], [Range(0, 9), Range(20, 29)], [Range(0, 9), Range(20, 29)])
+    account = Account([], [MissingRange(0, 9), MissingRange(20, 29)], [MissingRange(0, 9), MissingRange(20, 29)])
 
-    account.give(Range(5, 24))
-    assert account.pending == account.aside == [Range(0, 4), Range(25, 29)]
-    account.give(Range(0, 29))
+    account.give(MissingRange(5, 24))
+    assert account.pending == account.aside == [MissingRange(0, 4), MissingRange(25, 29)]
+    account.give(MissingRange(0, 29))
 
     assert account.pending == account.asked == []
 
@@ -179,7 +184,7 @@ def test_what_is_given_by_another_way_is_no_longer_set_aside() -> None:
 async def test_what_was_set_aside_is_so_for_the_next_process(tmp_path: Path, *, is_under_way: bool) -> None:
     ledger = open_ledger(tmp_path)
     account = ledger.account(ONE)
-    account.add(Range(0, 99))
+    account.add(MissingRange(0, 99))
     account.window(10)
     account.set_aside()
     if is_under_way:
@@ -192,40 +197,40 @@ async def test_what_was_set_aside_is_so_for_the_next_process(tmp_path: Path, *, 
 
     again = open_ledger(tmp_path).account(ONE)
 
-    assert again.aside == [Range(90, 99)]
-    assert again.pending == ([] if is_under_way else [Range(0, 89)]) + again.aside
+    assert again.aside == [MissingRange(90, 99)]
+    assert again.pending == ([] if is_under_way else [MissingRange(0, 89)]) + again.aside
 
 
 def test_account_that_sets_aside_what_is_not_owed_owes_no_more() -> None:
-    aside = [Range(5, 6), Range(50, 60, CURSOR), Range(7, 8)]
+    aside = [MissingRange(5, 6), MissingRange(50, 60, CURSOR), MissingRange(7, 8)]
 
-    account = Account([], [Range(5, 6), Range(50, 60, CURSOR)], aside)
+    account = Account([], [MissingRange(5, 6), MissingRange(50, 60, CURSOR)], aside)
 
-    assert account.pending == [Range(50, 60, CURSOR), Range(5, 6)]
-    assert account.aside == [Range(5, 6)]
+    assert account.pending == [MissingRange(50, 60, CURSOR), MissingRange(5, 6)]
+    assert account.aside == [MissingRange(5, 6)]
 
 
 def test_what_is_asked_for_twice_is_owed_once() -> None:
     account = Account()
-    account.add(Range(0, NOW))
+    account.add(MissingRange(0, NOW))
     window = window_of(account)
 
-    account.add(Range(0, NOW))
-    account.add(Range(window.lower, NOW - 5))
-    account.add(Range(0, NOW + 50))
+    account.add(MissingRange(0, NOW))
+    account.add(MissingRange(window.lower, NOW - 5))
+    account.add(MissingRange(0, NOW + 50))
 
-    assert account.pending == [window, Range(NOW - LATE_S + 1, NOW + 50), Range(0, window.lower - 1)]
+    assert account.pending == [window, MissingRange(NOW - LATE_S + 1, NOW + 50), MissingRange(0, window.lower - 1)]
 
 
 def test_what_was_paid_can_be_asked_for_again() -> None:
     account = Account()
-    account.add(Range(0, 10))
+    account.add(MissingRange(0, 10))
     account.window()
     account.finish()
 
-    account.add(Range(0, 10))
+    account.add(MissingRange(0, 10))
 
-    assert account.window() == Range(0, 10)
+    assert account.window() == MissingRange(0, 10)
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=3 * MAX_RANGES))
@@ -233,7 +238,7 @@ def test_account_stays_small_whatever_is_added(starts: list[int]) -> None:
     account = Account()
 
     for start in starts:
-        account.add(Range(start, start + 5))
+        account.add(MissingRange(start, start + 5))
         account.window()
 
         assert len(account.asked) <= MAX_RANGES
@@ -257,10 +262,10 @@ async def test_ledger_without_a_file_owes_nothing_and_writes_nothing(tmp_path: P
 async def test_what_was_saved_is_owed_by_the_next_process(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
     account = ledger.account(ONE)
-    account.add(Range(NOW - 3 * WINDOW_S, NOW))
+    account.add(MissingRange(NOW - 3 * WINDOW_S, NOW))
     account.window()
     account.advance(CURSOR)
-    ledger.account(OTHER).add(Range(5, 6))
+    ledger.account(OTHER).add(MissingRange(5, 6))
     ledger.note_change()
     await ledger.save()
 
@@ -268,13 +273,13 @@ async def test_what_was_saved_is_owed_by_the_next_process(tmp_path: Path) -> Non
 
     assert again.account(ONE).pending == account.pending
     assert again.account(ONE).asked == account.asked
-    assert again.account(ONE).window() == Range(NOW - WINDOW_S + 1, NOW, CURSOR)
-    assert again.account(OTHER).pending == [Range(5, 6)]
+    assert again.account(ONE).window() == MissingRange(NOW - WINDOW_S + 1, NOW, CURSOR)
+    assert again.account(OTHER).pending == [MissingRange(5, 6)]
 
 
 async def test_source_that_owes_nothing_is_not_in_the_file(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
-    ledger.account(ONE).add(Range(5, 6))
+    ledger.account(ONE).add(MissingRange(5, 6))
     ledger.account(ONE).window()
     ledger.account(ONE).finish()
     ledger.note_change()
@@ -287,8 +292,8 @@ async def test_source_that_owes_nothing_is_not_in_the_file(tmp_path: Path) -> No
 async def test_source_that_is_not_asked_now_is_kept_until_there_are_too_many(tmp_path: Path) -> None:
     for number in range(MAX_ACCOUNTS + 2):
         ledger = open_ledger(tmp_path)
-        ledger.account(ONE).add(Range(0, 1))
-        ledger.account(NodeId(number.to_bytes(64, "big"))).add(Range(5, 6))
+        ledger.account(ONE).add(MissingRange(0, 1))
+        ledger.account(NodeId(number.to_bytes(64, "big"))).add(MissingRange(5, 6))
         ledger.note_change()
         await ledger.save()
 
@@ -306,33 +311,33 @@ async def test_source_that_is_asked_is_kept_however_many_were_asked_by_the_way(t
         by_the_way = NodeId(number.to_bytes(64, "big"))
         ledger.account(by_the_way)
         ledger.forget(by_the_way)
-    account.add(Range(5, 6))
+    account.add(MissingRange(5, 6))
     ledger.note_change()
 
     await ledger.save()
 
-    assert open_ledger(tmp_path).account(ONE).pending == [Range(5, 6)]
+    assert open_ledger(tmp_path).account(ONE).pending == [MissingRange(5, 6)]
 
 
 async def test_what_is_missed_is_in_the_file_whoever_is_asked(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
-    ledger.note_missed(Range(50, 60))
-    ledger.note_missed(Range(5, 6))
-    ledger.note_missed(Range(55, 70))
+    ledger.note_missed(MissingRange(50, 60))
+    ledger.note_missed(MissingRange(5, 6))
+    ledger.note_missed(MissingRange(55, 70))
     await ledger.save()
 
-    assert open_ledger(tmp_path).missed == [Range(50, 70), Range(5, 6)]
+    assert open_ledger(tmp_path).missed == [MissingRange(50, 70), MissingRange(5, 6)]
 
 
 def test_what_is_missed_stays_small(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
 
     for at in range(0, 1000 * MAX_RANGES, 1000):
-        ledger.note_missed(Range(at, at + 5))
+        ledger.note_missed(MissingRange(at, at + 5))
     assert len(ledger.missed) == MAX_RANGES
-    ledger.note_missed(Range(NOW, NOW))
+    ledger.note_missed(MissingRange(NOW, NOW))
 
-    assert ledger.missed == [Range(0, NOW)]
+    assert ledger.missed == [MissingRange(0, NOW)]
 
 
 async def test_file_with_as_much_as_there_may_be_is_read(tmp_path: Path) -> None:
@@ -340,7 +345,7 @@ async def test_file_with_as_much_as_there_may_be_is_read(tmp_path: Path) -> None
     for number in range(MAX_ACCOUNTS):
         account = ledger.account(NodeId(number.to_bytes(64, "big")))
         for at in range(MAX_RANGES):
-            account.add(Range(NOW + 100 * at, NOW + 100 * at + 50))
+            account.add(MissingRange(NOW + 100 * at, NOW + 100 * at + 50))
             account.window()
             account.advance(CURSOR)
     ledger.note_change()
@@ -352,11 +357,11 @@ async def test_file_with_as_much_as_there_may_be_is_read(tmp_path: Path) -> None
 
 async def test_failed_write_leaves_the_file_and_is_tried_again(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
-    ledger.account(ONE).add(Range(5, 6))
+    ledger.account(ONE).add(MissingRange(5, 6))
     ledger.note_change()
     await ledger.save()
     before = (tmp_path / PROGRESS_FILE).read_text()
-    ledger.account(ONE).add(Range(50, 60))
+    ledger.account(ONE).add(MissingRange(50, 60))
     ledger.note_change()
 
     (tmp_path / f"{PROGRESS_FILE}.tmp").mkdir()
@@ -366,13 +371,13 @@ async def test_failed_write_leaves_the_file_and_is_tried_again(tmp_path: Path) -
     (tmp_path / f"{PROGRESS_FILE}.tmp").rmdir()
     await ledger.save()
 
-    assert open_ledger(tmp_path).account(ONE).pending == [Range(50, 60), Range(5, 6)]
+    assert open_ledger(tmp_path).account(ONE).pending == [MissingRange(50, 60), MissingRange(5, 6)]
 
 
 async def test_cancelled_save_has_finished_its_write(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
     for number in range(20):
-        ledger.account(ONE).add(Range(100 * number, 100 * number + 6))
+        ledger.account(ONE).add(MissingRange(100 * number, 100 * number + 6))
         ledger.note_change()
         saving = asyncio.create_task(ledger.save())
         await asyncio.sleep(0)
@@ -386,7 +391,7 @@ async def test_saves_at_once_follow_each_other(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
 
     async def add_and_save(number: int) -> None:
-        ledger.account(ONE).add(Range(100 * number, 100 * number + 6))
+        ledger.account(ONE).add(MissingRange(100 * number, 100 * number + 6))
         ledger.note_change()
         await ledger.save()
 
@@ -404,7 +409,7 @@ def record(**changes: Any) -> dict[str, Any]:
 def test_good_file_is_read(tmp_path: Path) -> None:
     (tmp_path / PROGRESS_FILE).write_text(json.dumps(record(cursor=CURSOR.encode().hex())))
 
-    assert open_ledger(tmp_path).account(ONE).pending == [Range(5, 6, CURSOR)]
+    assert open_ledger(tmp_path).account(ONE).pending == [MissingRange(5, 6, CURSOR)]
 
 
 @pytest.mark.parametrize(
@@ -482,10 +487,10 @@ def test_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path) -> N
 
 def test_only_missed_times_that_some_source_owes_are_awaited(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
-    ledger.note_missed(Range(100, 200))
-    ledger.note_missed(Range(1000, 2000))
+    ledger.note_missed(MissingRange(100, 200))
+    ledger.note_missed(MissingRange(1000, 2000))
     assert ledger.awaited == []
 
-    ledger.account(ONE).add(Range(150, 160))
+    ledger.account(ONE).add(MissingRange(150, 160))
 
-    assert ledger.awaited == [Range(100, 200)]
+    assert ledger.awaited == [MissingRange(100, 200)]

@@ -11,7 +11,7 @@ import pytest
 
 from mailserver.catchup import source as source_module
 from mailserver.catchup.page_rules import Lie, Wrong
-from mailserver.catchup.progress import State
+from mailserver.catchup.progress import SourceState
 from mailserver.catchup.taking import MAX_WRONG
 from mailserver.mail.request import Cursor
 from mailserver.waku.bloom import Interest
@@ -99,12 +99,12 @@ async def test_liar_is_left_alone_also_when_it_owes_more_by_itself(tmp_path: Pat
         serving(same_cursor, name="liar") as lying,
         catching_up(tmp_path, lying.enode) as catchup,
     ):
-        await state_of(catchup, State.SET_ASIDE)
+        await state_of(catchup, SourceState.SET_ASIDE)
         visits = lying.visits
         await catchup.add_missed(30)
         await turns(20)
 
-        assert catchup.snapshot()[0].state is State.SET_ASIDE
+        assert catchup.snapshot()[0].state is SourceState.SET_ASIDE
         assert lying.visits == visits
 
 
@@ -119,8 +119,8 @@ async def test_liar_is_left_alone_and_what_the_honest_source_has_is_stored(
         serving(Archive(THREE_DAYS, max_limit=SMALL)) as honest,
         catching_up(tmp_path, lying.enode, honest.enode, settings=settings) as catchup,
     ):
-        progress = await state_of(catchup, State.SET_ASIDE)
-        await state_of(catchup, State.DONE, 1)
+        progress = await state_of(catchup, SourceState.SET_ASIDE)
+        await state_of(catchup, SourceState.DONE, 1)
 
     assert_stored(tmp_path, THREE_DAYS)
     assert progress.problem == lie.value
@@ -137,8 +137,8 @@ async def test_source_that_gives_envelopes_below_its_own_requirement_lies(tmp_pa
         serving(Archive(worthy(30)), name="honest") as honest,
         catching_up(tmp_path, lying.enode, honest.enode, settings=settings) as catchup,
     ):
-        progress = await state_of(catchup, State.SET_ASIDE)
-        await state_of(catchup, State.DONE, 1)
+        progress = await state_of(catchup, SourceState.SET_ASIDE)
+        await state_of(catchup, SourceState.DONE, 1)
 
     assert_stored(tmp_path, worthy(30))
     assert progress.wrong == {Wrong.LOW_POW: MAX_WRONG + 1}
@@ -169,7 +169,7 @@ async def test_some_wrong_envelopes_are_dropped_and_counted(tmp_path: Path) -> N
         (progress,) = await settled(catchup)
 
     assert_stored(tmp_path, THREE_DAYS[:20])
-    assert progress.state is State.DONE
+    assert progress.state is SourceState.DONE
     assert progress.wrong == {Wrong.OUT_OF_RANGE: MAX_WRONG - 2, Wrong.FROM_THE_FUTURE: 2}
 
 
@@ -204,4 +204,4 @@ async def test_liar_is_given_up_at_once_if_that_is_wanted(tmp_path: Path) -> Non
     ):
         (progress,) = await settled(catchup)
 
-    assert (progress.state, progress.problem, server.visits) == (State.GIVEN_UP, Lie.STANDSTILL.value, 1)
+    assert (progress.state, progress.problem, server.visits) == (SourceState.GIVEN_UP, Lie.STANDSTILL.value, 1)

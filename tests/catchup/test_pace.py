@@ -3,11 +3,11 @@
 import asyncio
 from itertools import pairwise
 
-from mailserver.catchup.pace import MAX_APART_S, QUICKEN_AFTER, Pace
+from mailserver.catchup.pace import MAX_APART_S, QUICKEN_AFTER, RequestPace
 from tests.simulated_time import in_simulated_time, pass_time
 
 
-async def ask(pace: Pace, allowed_every_s: float, answers: int) -> tuple[list[float], int]:
+async def ask(pace: RequestPace, allowed_every_s: float, answers: int) -> tuple[list[float], int]:
     """Ask as a Go mailserver allows it: when it has answered, and how often it has refused."""
     now = asyncio.get_running_loop().time
     answered: list[float] = []
@@ -25,14 +25,14 @@ async def ask(pace: Pace, allowed_every_s: float, answers: int) -> tuple[list[fl
 
 @in_simulated_time
 async def test_requests_to_one_that_refuses_none_do_not_wait() -> None:
-    answered, refused = await ask(Pace(), 0.0, 1000)
+    answered, refused = await ask(RequestPace(), 0.0, 1000)
 
     assert (answered[-1] - answered[0], refused) == (0.0, 0)
 
 
 @in_simulated_time
 async def test_pace_of_a_source_is_found_and_kept() -> None:
-    answered, refused = await ask(Pace(), 10.0, 400)
+    answered, refused = await ask(RequestPace(), 10.0, 400)
 
     gaps = [after - before for before, after in pairwise(answered)]
     assert all(10.0 <= gap <= 40.0 for gap in gaps)
@@ -42,7 +42,7 @@ async def test_pace_of_a_source_is_found_and_kept() -> None:
 
 @in_simulated_time
 async def test_source_that_allows_more_is_asked_faster_after_a_while() -> None:
-    pace = Pace()
+    pace = RequestPace()
     await ask(pace, 30.0, 3)
 
     answered, _ = await ask(pace, 0.0, 20 * QUICKEN_AFTER)
@@ -52,7 +52,7 @@ async def test_source_that_allows_more_is_asked_faster_after_a_while() -> None:
 
 @in_simulated_time
 async def test_slowest_pace_is_bounded() -> None:
-    pace = Pace()
+    pace = RequestPace()
     now = asyncio.get_running_loop().time
 
     while pace.on_refusal():
@@ -66,7 +66,7 @@ async def test_slowest_pace_is_bounded() -> None:
 
 @in_simulated_time
 async def test_time_since_the_last_request_counts() -> None:
-    pace = Pace()
+    pace = RequestPace()
     now = asyncio.get_running_loop().time
     await pace.keep()
     pace.on_refusal()

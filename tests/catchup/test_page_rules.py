@@ -19,7 +19,7 @@ from mailserver.catchup.page_rules import (
     Wrong,
     asked_interest,
 )
-from mailserver.catchup.ranges import OVERLAP_S, Range
+from mailserver.catchup.ranges import OVERLAP_S, MissingRange
 from mailserver.mail.request import MAX_REQUEST_TOPICS, Cursor
 from mailserver.store.interface import Place
 from mailserver.waku.acceptance import MAX_AHEAD_S, MAX_ENVELOPE_BYTES, Requirements
@@ -29,7 +29,7 @@ from tests.catchup.servers import DAY
 from tests.mailservers import NEWS, NOW, SPORT, make_envelope
 from tests.pairs import digest
 
-WINDOW = Range(NOW - DAY, NOW)
+WINDOW = MissingRange(NOW - DAY, NOW)
 ALL = Judge(Requirements(0.0))
 CURSOR = Cursor(0, EnvelopeHash(bytes(32)))
 """One that nobody understands."""
@@ -58,19 +58,19 @@ def test_envelope_was_created_within_what_was_asked_for(created: int, expected: 
 def test_forged_envelope_is_out_of_every_range() -> None:
     forged = encode_envelope(10, 4_000_000_000, NEWS, b"data", 1)
 
-    assert ALL.wrong(forged, Range(0, NOW), NOW) is Wrong.OUT_OF_RANGE
+    assert ALL.wrong(forged, MissingRange(0, NOW), NOW) is Wrong.OUT_OF_RANGE
 
 
 @pytest.mark.parametrize(("ahead", "expected"), [(MAX_AHEAD_S, None), (MAX_AHEAD_S + 1, Wrong.FROM_THE_FUTURE)])
 def test_envelope_was_not_created_in_the_future(ahead: int, expected: Wrong | None) -> None:
     envelope = make_envelope(1, created=NOW + ahead)
 
-    assert ALL.wrong(envelope, Range(NOW, NOW + 100), NOW + 0.9) is expected
+    assert ALL.wrong(envelope, MissingRange(NOW, NOW + 100), NOW + 0.9) is expected
 
 
 def test_envelope_may_have_expired_long_ago_or_never_expire() -> None:
-    assert ALL.wrong(make_envelope(1, created=1000, ttl=0), Range(0, NOW), NOW) is None
-    assert ALL.wrong(make_envelope(1, created=1000, ttl=4_000_000_000), Range(0, NOW), NOW) is None
+    assert ALL.wrong(make_envelope(1, created=1000, ttl=0), MissingRange(0, NOW), NOW) is None
+    assert ALL.wrong(make_envelope(1, created=1000, ttl=4_000_000_000), MissingRange(0, NOW), NOW) is None
 
 
 @pytest.mark.parametrize(("more", "expected"), [(0, None), (1, Wrong.OVERSIZE)])

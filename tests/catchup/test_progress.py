@@ -6,17 +6,17 @@ from dataclasses import replace
 import pytest
 
 from mailserver.catchup.page_rules import Wrong
-from mailserver.catchup.progress import Progress, State
+from mailserver.catchup.progress import SourceProgress, SourceState
 
-BEFORE = Progress(
-    "abcd1234@192.0.2.1:30303", State.DONE, 0, 0, 3, 250, 200, {Wrong.LOW_POW: 7, Wrong.OVERSIZE: 1}, 1.5, "", 0
+BEFORE = SourceProgress(
+    "abcd1234@192.0.2.1:30303", SourceState.DONE, 0, 0, 3, 250, 200, {Wrong.LOW_POW: 7, Wrong.OVERSIZE: 1}, 1.5, "", 0
 )
 
 
 def test_what_was_done_since_then_is_counted_alone() -> None:
     now = replace(
         BEFORE,
-        state=State.WAITING,
+        state=SourceState.WAITING,
         ranges=2,
         left_s=500,
         pages=5,
@@ -48,4 +48,4 @@ def test_lines_of_the_log_have_the_numbers(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_what_is_written_as_json_is_read_again() -> None:
-    assert Progress.from_json(BEFORE.as_json()) == BEFORE
+    assert SourceProgress.from_json(BEFORE.as_json()) == BEFORE

@@ -11,7 +11,7 @@ from mailserver.catchup.ranges import (
     MAX_RANGES,
     OVERLAP_S,
     WINDOW_S,
-    Range,
+    MissingRange,
     cut_window,
     merge,
     missed_range,
@@ -25,10 +25,12 @@ DAY = 86_400
 NOW = 1_795_236_010
 CURSOR = Cursor(NOW, EnvelopeHash(bytes(32)))
 
-some_ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda at: Range(at[0], at[0] + at[1])))
+some_ranges = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda at: MissingRange(at[0], at[0] + at[1]))
+)
 
 
-def seconds(*parts: Range) -> set[int]:
+def seconds(*parts: MissingRange) -> set[int]:
     """Every second of some ranges."""
     return {second for part in parts for second in range(part.lower, part.upper + 1)}
 
@@ -37,7 +39,7 @@ def seconds(*parts: Range) -> set[int]:
 
 
 @given(some_ranges)
-def test_merged_ranges_span_the_same_and_touch_nowhere(ranges: list[Range]) -> None:
+def test_merged_ranges_span_the_same_and_touch_nowhere(ranges: list[MissingRange]) -> None:
     merged = merge(ranges)
 
     assert seconds(*merged) == seconds(*ranges)
@@ -46,19 +48,23 @@ def test_merged_ranges_span_the_same_and_touch_nowhere(ranges: list[Range]) -> N
 
 
 def test_range_with_a_cursor_stays_unless_another_covers_it() -> None:
-    begun = Range(100, 199, CURSOR)
+    begun = MissingRange(100, 199, CURSOR)
 
-    assert unite([begun, Range(0, 99), Range(150, 300)]) == [Range(150, 300), begun, Range(0, 99)]
+    assert unite([begun, MissingRange(0, 99), MissingRange(150, 300)]) == [
+        MissingRange(150, 300),
+        begun,
+        MissingRange(0, 99),
+    ]
     assert unite([begun, begun]) == [begun]
-    assert unite([begun, Range(50, 120), Range(121, 199)]) == [Range(50, 199)]
+    assert unite([begun, MissingRange(50, 120), MissingRange(121, 199)]) == [MissingRange(50, 199)]
 
 
 def test_too_many_ranges_become_one() -> None:
-    ranges = [Range(10 * number, 10 * number + 5) for number in range(MAX_RANGES)]
-    begun = Range(5000, 5100, CURSOR)
+    ranges = [MissingRange(10 * number, 10 * number + 5) for number in range(MAX_RANGES)]
+    begun = MissingRange(5000, 5100, CURSOR)
 
     assert unite(ranges) == ranges[::-1]
-    assert unite([*ranges, begun]) == [Range(0, 5100)]
+    assert unite([*ranges, begun]) == [MissingRange(0, 5100)]
 
 
 # Windows
@@ -66,7 +72,7 @@ def test_too_many_ranges_become_one() -> None:
 
 @pytest.mark.parametrize("span", [1, 2, WINDOW_S - 1, WINDOW_S, WINDOW_S + 1, 5 * WINDOW_S])
 def test_windows_are_cut_newest_first_until_nothing_is_left(span: int) -> None:
-    rest: Range | None = Range(NOW - span + 1, NOW)
+    rest: MissingRange | None = MissingRange(NOW - span + 1, NOW)
     windows = []
 
     while rest is not None:
@@ -83,7 +89,7 @@ def test_windows_are_cut_newest_first_until_nothing_is_left(span: int) -> None:
 
 
 def test_window_that_was_begun_is_not_cut_again() -> None:
-    begun = Range(0, WINDOW_S, CURSOR)
+    begun = MissingRange(0, WINDOW_S, CURSOR)
 
     assert cut_window(begun) == (begun, None)
 
@@ -92,25 +98,29 @@ def test_window_that_was_begun_is_not_cut_again() -> None:
 
 
 def test_what_has_been_asked_for_is_not_asked_again_but_for_its_end() -> None:
-    asked = [Range(NOW - 9 * DAY, NOW - 8 * DAY), Range(NOW - 5 * DAY, NOW - 2 * DAY)]
+    asked = [MissingRange(NOW - 9 * DAY, NOW - 8 * DAY), MissingRange(NOW - 5 * DAY, NOW - 2 * DAY)]
 
-    parts = not_yet_asked(Range(NOW - 10 * DAY, NOW), asked)
+    parts = not_yet_asked(MissingRange(NOW - 10 * DAY, NOW), asked)
 
     assert merge(parts) == [
-        Range(NOW - 2 * DAY - LATE_S + 1, NOW),
-        Range(NOW - 8 * DAY - LATE_S + 1, NOW - 5 * DAY - 1),
-        Range(NOW - 10 * DAY, NOW - 9 * DAY - 1),
+        MissingRange(NOW - 2 * DAY - LATE_S + 1, NOW),
+        MissingRange(NOW - 8 * DAY - LATE_S + 1, NOW - 5 * DAY - 1),
+        MissingRange(NOW - 10 * DAY, NOW - 9 * DAY - 1),
     ]
 
 
-@pytest.mark.parametrize("wanted", [Range(100, 200), Range(120, 150), Range(100, 150), Range(150, 200)])
-def test_part_of_what_has_been_asked_for_is_nothing_new(wanted: Range) -> None:
-    assert not_yet_asked(wanted, [Range(100, 200)]) == []
+@pytest.mark.parametrize(
+    "wanted", [MissingRange(100, 200), MissingRange(120, 150), MissingRange(100, 150), MissingRange(150, 200)]
+)
+def test_part_of_what_has_been_asked_for_is_nothing_new(wanted: MissingRange) -> None:
+    assert not_yet_asked(wanted, [MissingRange(100, 200)]) == []
 
 
 @given(st.tuples(st.integers(0, 60), st.integers(0, 30)), some_ranges)
-def test_what_is_not_yet_asked_and_what_was_is_all_that_is_wanted(at: tuple[int, int], ranges: list[Range]) -> None:
-    wanted = Range(at[0], at[0] + at[1])
+def test_what_is_not_yet_asked_and_what_was_is_all_that_is_wanted(
+    at: tuple[int, int], ranges: list[MissingRange]
+) -> None:
+    wanted = MissingRange(at[0], at[0] + at[1])
 
     parts = not_yet_asked(wanted, ranges)
 
@@ -121,6 +131,6 @@ def test_what_is_not_yet_asked_and_what_was_is_all_that_is_wanted(at: tuple[int,
 
 
 def test_missed_is_what_came_since_the_last_reception_was_on_its_way_then_and_comes_soon() -> None:
-    assert missed_range(NOW - 5000, NOW, 60) == Range(NOW - 5000 - LATE_S, NOW + 60)
-    assert missed_range(5, NOW, 60) == Range(0, NOW + 60)
-    assert missed_range(None, NOW, 60) == Range(0, NOW + 60)
+    assert missed_range(NOW - 5000, NOW, 60) == MissingRange(NOW - 5000 - LATE_S, NOW + 60)
+    assert missed_range(5, NOW, 60) == MissingRange(0, NOW + 60)
+    assert missed_range(None, NOW, 60) == MissingRange(0, NOW + 60)

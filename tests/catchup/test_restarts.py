@@ -9,8 +9,8 @@ import pytest
 from mailserver.catchup import catchup as catchup_module
 from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.ledger import PROGRESS_FILE, CatchupError, open_ledger
-from mailserver.catchup.progress import State
-from mailserver.catchup.ranges import LATE_S, Range
+from mailserver.catchup.progress import SourceState
+from mailserver.catchup.ranges import LATE_S, MissingRange
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from tests.catchup.running import WHOLE, assert_stored, catching_up, settled
@@ -79,7 +79,7 @@ async def test_what_a_source_owes_waits_for_it_while_others_are_asked(tmp_path: 
     ):
         assert len(await settled(catchup)) == 1
 
-    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(*WHOLE)]
+    assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [MissingRange(*WHOLE)]
 
 
 async def test_damaged_progress_file_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ async def test_less_and_less_is_left(tmp_path: Path) -> None:
         serving(Archive(THREE_DAYS, max_limit=SMALL)) as server,
         catching_up(tmp_path, server.enode) as catchup,
     ):
-        while catchup.snapshot()[0].state is not State.DONE:
+        while catchup.snapshot()[0].state is not SourceState.DONE:
             left.append(catchup.snapshot()[0].left_s)
             await asyncio.sleep(0)
 

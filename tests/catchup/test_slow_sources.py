@@ -14,7 +14,7 @@ from mailserver.catchup.catchup import Catchup
 from mailserver.catchup.command import run_once
 from mailserver.catchup.ledger import open_ledger
 from mailserver.catchup.patience import MIN_SPAN_S
-from mailserver.catchup.progress import State
+from mailserver.catchup.progress import SourceState
 from mailserver.catchup.ranges import WINDOW_S
 from mailserver.client import mail_client as client_module
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -77,7 +77,7 @@ async def test_source_that_is_too_slow_for_a_day_gives_all_in_parts(tmp_path: Pa
         (progress,) = await settled(catchup)
 
     assert_stored(tmp_path, THREE_DAYS)
-    assert (progress.state, progress.ranges, progress.problem) == (State.DONE, 0, "")
+    assert (progress.state, progress.ranges, progress.problem) == (SourceState.DONE, 0, "")
 
 
 async def test_sync_takes_all_of_a_source_that_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ async def test_sync_takes_all_of_a_source_that_is_slow(tmp_path: Path, monkeypat
         (progress,) = await run_once(store, tmp_path, settings_for(server.enode), *WHOLE, clock=Clock())
 
     assert_stored(tmp_path, THREE_DAYS)
-    assert progress.state is State.DONE
+    assert progress.state is SourceState.DONE
 
 
 @pytest.mark.usefixtures("impatient")
@@ -108,7 +108,7 @@ async def test_part_at_which_a_source_hangs_or_crashes_holds_up_nothing_else(tmp
         (progress,) = await settled(catchup)
 
     assert_stored(tmp_path, MONTH)
-    assert (progress.state, progress.problem) == (State.DONE, "")
+    assert (progress.state, progress.problem) == (SourceState.DONE, "")
 
 
 async def test_long_damage_is_passed_in_few_steps(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ async def test_long_damage_is_passed_in_few_steps(tmp_path: Path) -> None:
 
 def owes_no_more_than_it_cannot_give(catchup: Catchup) -> bool:
     (progress,) = catchup.snapshot()
-    return progress.state is State.WAITING and progress.left_s <= 2 * MIN_SPAN_S
+    return progress.state is SourceState.WAITING and progress.left_s <= 2 * MIN_SPAN_S
 
 
 async def test_part_that_was_set_aside_is_not_asked_for_whenever_something_else_is(
@@ -185,7 +185,7 @@ async def test_sync_ends_where_a_source_hangs_and_has_all_else(tmp_path: Path) -
     async with serving(archive) as server, open_store(tmp_path / STORE_FILE) as store:
         (progress,) = await run_once(store, tmp_path, settings_for(server.enode), *OF_MONTH, clock=Clock())
 
-    assert progress.state is State.GIVEN_UP
+    assert progress.state is SourceState.GIVEN_UP
     assert "no answer within" in progress.problem
     assert progress.stored >= len(MONTH) - 1
 

@@ -11,7 +11,7 @@ import pytest
 
 from mailserver.catchup import page_rules as pages_module
 from mailserver.catchup.page_rules import MIN_PAGE_ENVELOPES, Wrong
-from mailserver.catchup.progress import State
+from mailserver.catchup.progress import SourceState
 from mailserver.catchup.taking import MAX_WRONG
 from mailserver.errors import Rejection
 from mailserver.mail.request import Cursor
@@ -91,7 +91,7 @@ async def test_what_an_honest_source_has_is_stored_byte_for_byte(tmp_path: Path,
         (progress,) = await settled(catchup)
 
     assert_stored(tmp_path, archive.envelopes)
-    assert progress.state is State.DONE
+    assert progress.state is SourceState.DONE
     assert progress.stored == len(archive.envelopes)
     assert (progress.ranges, progress.left_s, dict(progress.wrong), progress.problem) == (0, 0, {}, "")
 
@@ -207,7 +207,7 @@ async def test_topics_that_only_a_bloom_filter_can_name_are_sorted_out_here(
         (progress,) = await settled(catchup)
 
     assert_stored(tmp_path, THREE_DAYS)
-    assert progress.state is State.DONE
+    assert progress.state is SourceState.DONE
 
 
 async def test_long_envelopes_come_in_smaller_pages(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ async def test_requests_have_the_work_of_the_setting(tmp_path: Path) -> None:
     ):
         (progress,) = await settled(catchup)
 
-    assert (progress.state, progress.stored) == (State.DONE, len(THREE_DAYS))
+    assert (progress.state, progress.stored) == (SourceState.DONE, len(THREE_DAYS))
 
 
 async def test_refusal_for_too_little_work_names_the_flag_that_raises_it(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ async def test_refusal_for_too_little_work_names_the_flag_that_raises_it(tmp_pat
         (progress,) = await settled(catchup)
 
     problem = f"{Rejection.POW_TOO_LOW.value} (it was sealed with 0.000001); give more by --request-pow"
-    assert (progress.state, progress.problem) == (State.GIVEN_UP, problem)
+    assert (progress.state, progress.problem) == (SourceState.GIVEN_UP, problem)
 
 
 async def test_more_work_than_a_source_may_ask_for_is_done_where_the_operator_says_so(tmp_path: Path) -> None:
@@ -290,8 +290,11 @@ async def test_more_work_than_a_source_may_ask_for_is_done_where_the_operator_sa
         async with catching_up(tmp_path, server.enode, settings=settings) as it:
             (asked,) = await settled(it)
 
-    assert (without.state, without.problem) == (State.GIVEN_UP, "it asks for a proof of work of 1.5 for a request")
-    assert asked.state is State.DONE
+    assert (without.state, without.problem) == (
+        SourceState.GIVEN_UP,
+        "it asks for a proof of work of 1.5 for a request",
+    )
+    assert asked.state is SourceState.DONE
 
 
 # Settings that change
@@ -315,7 +318,7 @@ async def test_rules_of_the_archive_hold_from_the_next_page_on(tmp_path: Path) -
 
     assert [request.interest for request in server.requests[1:]] == [only_sport.interest] * 3
     assert_stored(tmp_path, [*sport, *news])
-    assert (progress.state, dict(progress.wrong)) == (State.DONE, {})
+    assert (progress.state, dict(progress.wrong)) == (SourceState.DONE, {})
 
 
 async def test_length_and_work_that_the_archive_asks_for_are_those_of_the_moment(tmp_path: Path) -> None:
@@ -330,7 +333,7 @@ async def test_length_and_work_that_the_archive_asks_for_are_those_of_the_moment
         (progress,) = await settled(catchup)
 
     assert_stored(tmp_path, worthy(30))
-    assert progress.state is State.DONE  # the request cannot say how long, and how dear: it is no lie
+    assert progress.state is SourceState.DONE  # the request cannot say how long, and how dear: it is no lie
     assert progress.wrong == {Wrong.OVERSIZE: len(long)}
 
 

@@ -10,8 +10,8 @@ import pytest
 from mailserver.catchup import ledger as ledger_module
 from mailserver.catchup.catchup import ASK_AGAIN_S, Catchup
 from mailserver.catchup.ledger import MAX_SOURCES, CatchupError, open_ledger
-from mailserver.catchup.progress import State
-from mailserver.catchup.ranges import LATE_S, Range
+from mailserver.catchup.progress import SourceState
+from mailserver.catchup.ranges import LATE_S, MissingRange
 from mailserver.limits.frame_bounds import FrameBounds
 from mailserver.limits.frame_memory import ReceiveMemory
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -47,8 +47,8 @@ async def test_sources_that_are_silent_or_down_hold_up_nobody(tmp_path: Path) ->
         serving(Archive(THREE_DAYS)) as honest,
         catching_up(tmp_path, mute.enode, nobody(1), honest.enode) as catchup,
     ):
-        await state_of(catchup, State.DONE, 2)
-        assert not any(source.state is State.DONE for source in catchup.snapshot()[:2])
+        await state_of(catchup, SourceState.DONE, 2)
+        assert not any(source.state is SourceState.DONE for source in catchup.snapshot()[:2])
 
     assert_stored(tmp_path, THREE_DAYS)
 
@@ -67,7 +67,7 @@ async def test_source_that_has_moved_is_asked_where_it_is(tmp_path: Path) -> Non
         serving(Archive(THREE_DAYS)) as server,
         catching_up(tmp_path, replace(server.enode, port=1)) as catchup,
     ):
-        await state_of(catchup, State.WAITING)
+        await state_of(catchup, SourceState.WAITING)
         await catchup.add(*WHOLE, [server.enode])
         await settled(catchup)
 
@@ -82,7 +82,7 @@ async def test_source_can_be_waited_for_and_looked_at_by_itself(tmp_path: Path) 
         await asyncio.wait_for(catchup.settled([server.enode]), DEADLINE_S)
 
         (progress,) = catchup.snapshot([server.enode, nobody(2)])
-        assert (progress.state, progress.stored) == (State.DONE, len(THREE_DAYS))
+        assert (progress.state, progress.stored) == (SourceState.DONE, len(THREE_DAYS))
 
 
 async def test_source_that_was_asked_by_the_way_makes_room_when_it_owes_nothing(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ async def test_sources_that_were_asked_by_the_way_push_no_other_out_of_the_file(
                 await asyncio.wait_for(catchup.settled([server.enode]), DEADLINE_S)
         await catchup.add(*WHOLE)
 
-        assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [Range(*WHOLE)]
+        assert open_ledger(tmp_path).account(nobody(1).node_id).pending == [MissingRange(*WHOLE)]
 
 
 async def test_more_sources_than_there_may_be_are_an_error(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_new_source_is_asked_for_what_is_missed(tmp_path: Path) -> None:
         await catchup.add_missed(3)
         catchup.follow([server.enode])
         await settled(catchup)
-        await until(lambda: open_ledger(tmp_path).missed == [Range(NOW - LATE_S, NOW + ASK_AGAIN_S)])
+        await until(lambda: open_ledger(tmp_path).missed == [MissingRange(NOW - LATE_S, NOW + ASK_AGAIN_S)])
 
     assert_stored(tmp_path, THREE_DAYS)
     assert asked_since(server) == NOW - 3 * DAY
@@ -151,7 +151,7 @@ async def test_new_source_is_not_asked_for_what_another_has_given(tmp_path: Path
         catching_up(tmp_path, one.enode, wanted=None) as catchup,
     ):
         await catchup.add_missed(3)
-        await until(lambda: open_ledger(tmp_path).missed == [Range(NOW - LATE_S, NOW + ASK_AGAIN_S)])
+        await until(lambda: open_ledger(tmp_path).missed == [MissingRange(NOW - LATE_S, NOW + ASK_AGAIN_S)])
         catchup.follow([one.enode, other.enode])
         await settled(catchup)
 
@@ -223,7 +223,7 @@ async def test_source_that_is_none_any_more_is_left_at_once_and_goes_on_when_it_
         await asyncio.wait_for(waiting, DEADLINE_S)
 
         (progress,) = catchup.snapshot([server.enode])
-        assert (progress.state, progress.problem) == (State.GIVEN_UP, "no trusted peer any more")
+        assert (progress.state, progress.problem) == (SourceState.GIVEN_UP, "no trusted peer any more")
         assert catchup.snapshot() == ()
         await until(lambda: open_ledger(tmp_path).account(server.enode.node_id).pending[0].cursor is not None)
         assert (server.visits, len(server.requests)) == (1, 4)
@@ -240,13 +240,13 @@ async def test_source_that_is_none_any_more_is_asked_when_a_command_wants_it(tmp
         serving(Archive(THREE_DAYS)) as server,
         catching_up(tmp_path, replace(server.enode, port=1)) as catchup,
     ):
-        await state_of(catchup, State.WAITING)
+        await state_of(catchup, SourceState.WAITING)
         catchup.follow([])
         await catchup.add(*WHOLE, [server.enode])
         (progress,) = await settled(catchup)
 
     assert_stored(tmp_path, THREE_DAYS)
-    assert progress.state is State.DONE
+    assert progress.state is SourceState.DONE
 
 
 async def test_source_that_owes_nothing_and_is_none_any_more_is_done(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ async def test_source_that_owes_nothing_and_is_none_any_more_is_done(tmp_path: P
         await settled(catchup)
         catchup.follow([])
 
-        assert catchup.snapshot([server.enode])[0].state is State.DONE
+        assert catchup.snapshot([server.enode])[0].state is SourceState.DONE
 
 
 async def test_sources_that_are_none_any_more_make_room_and_what_they_owe_is_kept(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ async def test_sources_that_are_none_any_more_make_room_and_what_they_owe_is_kep
 
         assert len(catchup.snapshot(others)) == MAX_SOURCES
         await catchup.add(*WHOLE)
-        assert open_ledger(tmp_path).account(nobody(0).node_id).pending == [Range(*WHOLE)]
+        assert open_ledger(tmp_path).account(nobody(0).node_id).pending == [MissingRange(*WHOLE)]
 
 
 async def test_sources_for_which_there_is_no_room_are_an_error_in_the_log(
@@ -310,7 +310,7 @@ async def test_source_that_comes_and_goes_while_it_is_being_left_is_asked_on(tmp
         (progress,) = await settled(catchup)
 
     assert_stored(tmp_path, THREE_DAYS)
-    assert progress.state is State.DONE
+    assert progress.state is SourceState.DONE
     assert server.visits == 2
 
 

@@ -16,7 +16,7 @@ from mailserver.errors import ConnectionLost, DisconnectReason, Rejection
 from mailserver.history import delivery as delivery_module
 from mailserver.history import requests as requests_module
 from mailserver.limits.send_rate import BURST_S, USED_SHARE
-from mailserver.mail.answer import AnswerCheck, Fault
+from mailserver.mail.answer import AnswerCheck, AnswerFault
 from mailserver.mail.completion import Completion, CompletionFormat, Failure
 from mailserver.mail.request import (
     UNSEALED_ID,
@@ -286,7 +286,7 @@ async def test_what_was_not_asked_for_is_counted_and_not_passed_on() -> None:
         await client.request_all(ASK, PASSWORD_KEY, taken, check=check)
 
     assert taken.envelopes == [news, more]
-    assert check.faults == {Fault.UNWANTED_TOPIC: 1, Fault.DOUBLE: 1}
+    assert check.faults == {AnswerFault.UNWANTED_TOPIC: 1, AnswerFault.DOUBLE: 1}
 
 
 # Proof of work of requests

@@ -12,7 +12,7 @@ from mailserver.commands.cli import main
 from mailserver.communities.channels import chat_channel, community_id, id_text
 from mailserver.communities.choosing import All, Between, Choice, Latest
 from mailserver.communities.formats import TimeRange
-from mailserver.communities.links import MagnetLink as Announced
+from mailserver.communities.links import AnnouncedLink as Announced
 from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.member.history import open_history, read_overview
 from mailserver.community.member.joined import Joined, membership, memberships

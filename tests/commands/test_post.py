@@ -13,7 +13,7 @@ from mailserver.commands.cli import main
 from mailserver.errors import Rejection
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
 from mailserver.waku.envelope import Envelope, decode_envelope
-from mailserver.waku.payload import Opened, key_from_password, open_asymmetric, open_symmetric
+from mailserver.waku.payload import OpenedPayload, key_from_password, open_asymmetric, open_symmetric
 from tests.integration.daemons import DEADLINE_S, PROGRAM, Daemon, running_daemon
 from tests.pairs import private_key
 
@@ -57,7 +57,7 @@ def asked(daemon: Daemon, capsys: Capture, topic: str, envelope_hash: str) -> En
     return envelope
 
 
-def opened(envelope: Envelope, topic: str) -> Opened:
+def opened(envelope: Envelope, topic: str) -> OpenedPayload:
     return open_symmetric(envelope.data, key_from_password(topic))
 
 

@@ -1,13 +1,13 @@
 """Two communities, one owned and one joined, as metrics, the status page and `community status` are told of them."""
 
-from mailserver.communities.progress import CommunityProgress, Role, Week
+from mailserver.communities.progress import CommunityProgress, CommunityRole, Week
 from mailserver.communities.ranges import PERIOD_S
 
 FIRST = 2858 * PERIOD_S
 
 OWNED = CommunityProgress(
     id="0x02" + "11" * 32,
-    role=Role.OWNER,
+    role=CommunityRole.OWNER,
     weeks=(
         Week(FIRST, FIRST + PERIOD_S, 1, True, True, True, 3, 1_729_900_000),
         Week(FIRST + PERIOD_S, FIRST + 2 * PERIOD_S, 2, False, True, False, 0, None),
@@ -23,7 +23,7 @@ OWNED = CommunityProgress(
 )
 JOINED = CommunityProgress(
     id="0x03" + "22" * 32,
-    role=Role.MEMBER,
+    role=CommunityRole.MEMBER,
     weeks=(
         Week(FIRST, FIRST + PERIOD_S, 1, True, True, True),
         Week(FIRST + PERIOD_S, FIRST + 2 * PERIOD_S, 2, True, False, False),

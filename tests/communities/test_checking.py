@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mailserver.codec.protobuf import write_bytes
-from mailserver.communities.checking import Fault, check_archive, check_index
+from mailserver.communities.checking import HistoryFault, check_archive, check_index
 from mailserver.communities.deployed_format import DeployedFormat
 from mailserver.communities.formats import PIECE_BYTES, Format, TimeRange
 from mailserver.communities.index import HistoryIndex, IndexEntry
@@ -34,25 +34,30 @@ def test_archives_that_fill_the_data_are_fine() -> None:
 @pytest.mark.parametrize(
     ("entries", "pieces", "faults"),
     [
-        pytest.param([entry(1)], 2, [Fault.GAP], id="not from the beginning"),
-        pytest.param([entry(0), entry(2)], 3, [Fault.GAP], id="gap"),
-        pytest.param([entry(0, 2), entry(1, 2)], 3, [Fault.GAP], id="overlap"),
-        pytest.param([entry(0), entry(0)], 1, [Fault.GAP], id="same place"),
+        pytest.param([entry(1)], 2, [HistoryFault.GAP], id="not from the beginning"),
+        pytest.param([entry(0), entry(2)], 3, [HistoryFault.GAP], id="gap"),
+        pytest.param([entry(0, 2), entry(1, 2)], 3, [HistoryFault.GAP], id="overlap"),
+        pytest.param([entry(0), entry(0)], 1, [HistoryFault.GAP], id="same place"),
         pytest.param(
-            [replace(entry(0), offset=1)], 1, [Fault.GAP, Fault.PIECES, Fault.DATA_LENGTH], id="beside the pieces"
+            [replace(entry(0), offset=1)],
+            1,
+            [HistoryFault.GAP, HistoryFault.PIECES, HistoryFault.DATA_LENGTH],
+            id="beside the pieces",
         ),
-        pytest.param([entry(0)], 2, [Fault.DATA_LENGTH], id="data longer"),
-        pytest.param([entry(0, 2)], 1, [Fault.DATA_LENGTH], id="data shorter"),
-        pytest.param([], 1, [Fault.DATA_LENGTH], id="nothing listed"),
+        pytest.param([entry(0)], 2, [HistoryFault.DATA_LENGTH], id="data longer"),
+        pytest.param([entry(0, 2)], 1, [HistoryFault.DATA_LENGTH], id="data shorter"),
+        pytest.param([], 1, [HistoryFault.DATA_LENGTH], id="nothing listed"),
         pytest.param(
             [replace(entry(0), size=PIECE_BYTES - 1), replace(entry(1), offset=PIECE_BYTES - 1, size=PIECE_BYTES + 1)],
             2,
-            [Fault.PIECES, Fault.PIECES],
+            [HistoryFault.PIECES, HistoryFault.PIECES],
             id="parts of pieces",
         ),
     ],
 )
-def test_index_that_does_not_fit_its_data_is_found(entries: list[IndexEntry], pieces: int, faults: list[Fault]) -> None:
+def test_index_that_does_not_fit_its_data_is_found(
+    entries: list[IndexEntry], pieces: int, faults: list[HistoryFault]
+) -> None:
     found = check_index(index(*entries), pieces * PIECE_BYTES)
 
     assert [finding.fault for finding in found] == faults
@@ -80,14 +85,14 @@ OTHER_WEEK = TimeRange(WEEK.lower + 1, WEEK.upper + 1)
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        pytest.param({"size": 2 * PIECE_BYTES}, Fault.SIZE, id="too little data"),
-        pytest.param({"size": PIECE_BYTES - 1}, Fault.SIZE, id="too much data"),
-        pytest.param({"time_range": OTHER_WEEK}, Fault.RANGE, id="range"),
-        pytest.param({"content_topics": TOPICS[1:]}, Fault.TOPICS, id="topics"),
+        pytest.param({"size": 2 * PIECE_BYTES}, HistoryFault.SIZE, id="too little data"),
+        pytest.param({"size": PIECE_BYTES - 1}, HistoryFault.SIZE, id="too much data"),
+        pytest.param({"time_range": OTHER_WEEK}, HistoryFault.RANGE, id="range"),
+        pytest.param({"content_topics": TOPICS[1:]}, HistoryFault.TOPICS, id="topics"),
     ],
 )
 def test_archive_that_is_not_as_its_entry_says_is_refused(
-    form: Format, changes: dict[str, object], fault: Fault
+    form: Format, changes: dict[str, object], fault: HistoryFault
 ) -> None:
     listed, data = published(form)
 
@@ -110,7 +115,7 @@ def test_archive_that_does_not_decode_is_refused(form: Format) -> None:
 
     for damaged in (b"\xff" + data[1:], data[:-1] + b"\x01"):
         (finding,) = check_archive(form, listed, damaged).findings
-        assert finding.fault is Fault.UNREADABLE
+        assert finding.fault is HistoryFault.UNREADABLE
 
 
 def test_messages_that_do_not_belong_are_counted() -> None:
@@ -127,7 +132,7 @@ def test_messages_that_do_not_belong_are_counted() -> None:
 
     assert checked.archive is None
     assert {finding.fault: finding.detail for finding in checked.findings} == {
-        Fault.MESSAGE_TOPIC: "1 of 14 messages",
-        Fault.MESSAGE_RANGE: "1 of 14 messages",
-        Fault.TWICE: "2 of 14 messages",
+        HistoryFault.MESSAGE_TOPIC: "1 of 14 messages",
+        HistoryFault.MESSAGE_RANGE: "1 of 14 messages",
+        HistoryFault.TWICE: "2 of 14 messages",
     }

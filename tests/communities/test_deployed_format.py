@@ -24,7 +24,7 @@ from mailserver.communities.index import decode_index
 from mailserver.errors import DecodeError
 from mailserver.ids.envelopes import NS, content_topic_of
 from mailserver.waku.envelope import Topic
-from mailserver.waku.payload import Opened, open_symmetric
+from mailserver.waku.payload import OpenedPayload, open_symmetric
 from tests.communities.making import WEEK, community, deployed_messages, envelope, history
 from tests.data import load
 
@@ -69,7 +69,7 @@ def test_message_has_what_the_channels_key_opens() -> None:
 def test_message_that_nobody_signed_has_no_sig() -> None:
     sealed = envelope(community().channels[0], WEEK.lower)
 
-    assert deployed_message(message_of(sealed, Opened(b"text", None, b""))).sig == b""
+    assert deployed_message(message_of(sealed, OpenedPayload(b"text", None, b""))).sig == b""
 
 
 @pytest.mark.parametrize("hash_", [b"", b"short"])

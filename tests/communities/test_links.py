@@ -20,8 +20,8 @@ from mailserver.communities.links import (
     MAX_LINK_MESSAGE_BYTES,
     MAX_WAIT_S,
     WAIT_S,
+    AnnouncedLink,
     ForeignLink,
-    MagnetLink,
     NewestLink,
     encode_link,
     next_clock,
@@ -34,7 +34,7 @@ from tests.data import load
 VECTOR = load("communities/messages.json")["link"]
 KEY = PrivateKey(bytes.fromhex(VECTOR["key"]))
 COMMUNITY = parse_id(VECTOR["community"])
-LINK = MagnetLink(VECTOR["clock"], VECTOR["magnet_uri"])
+LINK = AnnouncedLink(VECTOR["clock"], VECTOR["magnet_uri"])
 MESSAGE = bytes.fromhex(VECTOR["message"])
 
 
@@ -123,8 +123,8 @@ def test_clock_grows_even_if_ours_was_set_back() -> None:
     assert next_clock(1000, 1000) == 1001
 
 
-def link(clock: int, uri: str = "magnet:?") -> MagnetLink:
-    return MagnetLink(clock, uri)
+def link(clock: int, uri: str = "magnet:?") -> AnnouncedLink:
+    return AnnouncedLink(clock, uri)
 
 
 def test_newest_link_is_taken_20_s_after_the_last_one_arrived() -> None:
@@ -199,7 +199,7 @@ class Arrival:
 
 @given(arrivals=st.lists(st.builds(Arrival, st.integers(0, 20), st.integers(0, 40)), min_size=1, max_size=30))
 def test_links_are_taken_in_order_after_silence_and_the_last_is_the_newest_of_all(arrivals: list[Arrival]) -> None:
-    newest, now, last, taken = NewestLink(), 0.0, 0.0, list[MagnetLink]()
+    newest, now, last, taken = NewestLink(), 0.0, 0.0, list[AnnouncedLink]()
 
     for arrival in arrivals:
         now += arrival.after

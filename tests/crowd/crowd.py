@@ -31,7 +31,7 @@ from mailserver.client.mail_client import connect as connect_v1
 from mailserver.ids.envelopes import NS, content_topic_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.ids.waku_message import WakuMessage
-from mailserver.libp2p.multiaddr import Multiaddr, Part
+from mailserver.libp2p.multiaddr import AddressProtocol, Multiaddr
 from mailserver.waku.envelope import Topic, decode_envelope
 from mailserver.waku2.codes import FilterStatus, LightPushStatus, StoreStatus
 from mailserver.waku2.filter_packets import (
@@ -407,7 +407,7 @@ class Crowd:
                     self._left_subscribed.append(time.monotonic())
             return
         parsed = Multiaddr.parse(self._gateway.tcp)
-        host, port = parsed.value(Part.IP4) or "", int(parsed.value(Part.TCP) or 0)
+        host, port = parsed.value(AddressProtocol.IP4) or "", int(parsed.value(AddressProtocol.TCP) or 0)
         _, writer = await asyncio.open_connection(host, port, local_addr=(address(number % MANY), 0))
         if kind == "garbage":
             writer.write(rng.randbytes(1000))

@@ -7,7 +7,7 @@ import pytest
 
 from docs.settings import SET_BY_COMPOSE
 from mailserver.app.communities_config import COMMUNITIES
-from mailserver.app.config_sources import MAILSERVER, Sources, parse_value, variable_of
+from mailserver.app.config_sources import MAILSERVER, ConfigSources, parse_value, variable_of
 from mailserver.app.gateway_config import GATEWAY
 from spark_export.options import LAST_OPTIONS, SCHEDULE_OPTIONS
 from tests.docker.stack import REPOSITORY
@@ -32,7 +32,7 @@ PINNED = re.compile(r"[a-z/]+:v?\d+\.\d+(\.\d+)?(-[a-z-]+)?")
 
 
 @pytest.mark.parametrize("sources", [MAILSERVER, GATEWAY, COMMUNITIES], ids=["mailserver", "gateway", "communities"])
-def test_every_setting_of_a_program_is_in_the_example_with_its_default(sources: Sources[Any]) -> None:
+def test_every_setting_of_a_program_is_in_the_example_with_its_default(sources: ConfigSources[Any]) -> None:
     variables = {variable_of(field, sources.prefix): field for field in sources.settings}
     own = {variable: field for variable, field in variables.items() if variable.startswith(sources.prefix)}
     settings = {variable: field for variable, field in own.items() if variable not in FIXED}
@@ -45,7 +45,7 @@ def test_every_setting_of_a_program_is_in_the_example_with_its_default(sources: 
 
 
 @pytest.mark.parametrize("sources", [MAILSERVER, GATEWAY, COMMUNITIES], ids=["mailserver", "gateway", "communities"])
-def test_programs_take_what_compose_sets(sources: Sources[Any]) -> None:
+def test_programs_take_what_compose_sets(sources: ConfigSources[Any]) -> None:
     given = {name: value.strip('"') for name, value in FIXED.items() if name.startswith(sources.prefix)}
     ports = {name: re.sub(r"\$\{[A-Z0-9_]+:-([^}]*)\}", r"\1", value) for name, value in given.items()}
 

@@ -11,7 +11,7 @@ from mailserver.archive.layout import Layout, PartitionBy
 from mailserver.archive.manifest import encode_settings
 from mailserver.archive.paths import SETTINGS_FILE, record_of
 from mailserver.doctor.archive import check_archive
-from mailserver.doctor.findings import Finding, Verdict
+from mailserver.doctor.findings import Finding, FindingVerdict
 from mailserver.handoff.archived import Archived
 from mailserver.store.sqlite.handoff import archived_file, write_archived
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -52,31 +52,31 @@ def test_no_archive_no_findings(tmp_path: Path) -> None:
 
 def test_archive_is_looked_at_as_pruning_does(tmp_path: Path) -> None:
     archive = tmp_path / "archive"
-    assert findings_of(tmp_path, str(archive))["archive"].verdict is Verdict.WARNING
+    assert findings_of(tmp_path, str(archive))["archive"].verdict is FindingVerdict.WARNING
 
     archived_to(tmp_path, archive)
     finding = findings_of(tmp_path, str(archive))["archive"]
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is FindingVerdict.PROBLEM
     assert "is not there: is its disk mounted?" in finding.text
     file = make_archive(archive, "id", DAY_NUMBER, seq=7)
-    assert findings_of(tmp_path, str(archive))["archive"].verdict is Verdict.OK
+    assert findings_of(tmp_path, str(archive))["archive"].verdict is FindingVerdict.OK
     file.unlink()
     finding = findings_of(tmp_path, str(archive))["archive"]
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is FindingVerdict.PROBLEM
     assert f"{file} is missing" in finding.text
 
     archived_file(tmp_path / STORE_FILE).write_text("{")
-    assert findings_of(tmp_path, str(archive))["archive"].verdict is Verdict.PROBLEM
+    assert findings_of(tmp_path, str(archive))["archive"].verdict is FindingVerdict.PROBLEM
 
 
 def test_archive_that_is_elsewhere_is_known_by_the_record_of_the_compaction(tmp_path: Path) -> None:
     archived_to(tmp_path, "hdfs://host/archive")
 
     finding = findings_of(tmp_path, "hdfs://host/archive", hours=47)["archive"]
-    assert finding.verdict is Verdict.OK
+    assert finding.verdict is FindingVerdict.OK
     assert finding.text.endswith("checked it 47 hours ago")
     finding = findings_of(tmp_path, "hdfs://host/archive", hours=49)["archive"]
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is FindingVerdict.PROBLEM
     assert finding.text.endswith("49 hours ago: nothing is pruned")
 
 
@@ -88,11 +88,11 @@ def test_archive_on_s3_is_looked_at_as_one_in_a_folder(tmp_path: Path, monkeypat
 
         findings = findings_of(tmp_path, s3.url)
         assert findings["archive"].text == f"{s3.url} has every file of the 1 days that are recorded as archived"
-        assert findings["answers from archive"].verdict is Verdict.OK
+        assert findings["answers from archive"].verdict is FindingVerdict.OK
 
         with s3.denying():
             findings = findings_of(tmp_path, s3.url)
-        assert [finding.verdict for finding in findings.values()] == [Verdict.PROBLEM, Verdict.PROBLEM]
+        assert [finding.verdict for finding in findings.values()] == [FindingVerdict.PROBLEM, FindingVerdict.PROBLEM]
         assert all("ACCESS_DENIED" in finding.text for finding in findings.values())
 
 
@@ -103,7 +103,7 @@ def test_archive_that_can_be_read_answers(tmp_path: Path) -> None:
     findings = findings_of(tmp_path, str(tmp_path / "archive"), hours=3)
 
     answers = findings["answers from archive"]
-    assert answers.verdict is Verdict.OK
+    assert answers.verdict is FindingVerdict.OK
     assert answers.text == "all periods can be read (1); the compaction checked them 3 hours ago"
     assert "answers from archive" not in findings_of(tmp_path, str(tmp_path / "archive"), answer=False)
 
@@ -114,7 +114,7 @@ def test_compaction_that_has_not_run_of_late_is_a_warning(tmp_path: Path) -> Non
 
     finding = findings_of(tmp_path, str(tmp_path / "archive"), hours=49)["answers from archive"]
 
-    assert finding.verdict is Verdict.WARNING
+    assert finding.verdict is FindingVerdict.WARNING
     assert "49 hours ago" in finding.text
 
 
@@ -123,7 +123,7 @@ def test_archive_that_cannot_answer_is_a_warning(tmp_path: Path) -> None:
 
     finding = findings_of(tmp_path, "hdfs://host/archive")["answers from archive"]
 
-    assert finding.verdict is Verdict.WARNING
+    assert finding.verdict is FindingVerdict.WARNING
     assert finding.text.endswith("it is neither in a local folder nor on S3")
 
 
@@ -135,7 +135,7 @@ def test_record_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
 
     finding = findings_of(tmp_path, str(tmp_path / "archive"))["answers from archive"]
 
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is FindingVerdict.PROBLEM
     assert str(record) in finding.text
 
 
@@ -146,7 +146,7 @@ def test_damaged_settings_are_a_warning(tmp_path: Path) -> None:
 
     finding = findings_of(tmp_path, str(tmp_path / "archive"))["answers from archive"]
 
-    assert finding.verdict is Verdict.WARNING
+    assert finding.verdict is FindingVerdict.WARNING
     assert finding.text.startswith(f"file://{tmp_path / 'archive' / SETTINGS_FILE} is damaged: ")
     assert "requests are answered from it all the same" in finding.text
 
@@ -165,7 +165,7 @@ def test_archive_that_we_may_not_read_is_a_problem(folder: Path, part: str) -> N
         finding = findings_of(folder, str(folder / "archive"))["answers from archive"]
     locked.chmod(mode)  # or the folder could not be removed
 
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is FindingVerdict.PROBLEM
     assert finding.text.startswith(("cannot read", str(locked)))
     assert finding.text.endswith(": requests that need it fail")
     assert finding.advice.startswith("let the user")

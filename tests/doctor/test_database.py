@@ -11,10 +11,10 @@ from mailserver.data_dir.own_store import RECORD_FILE, open_own_store
 from mailserver.doctor import archive, database
 from mailserver.doctor.archive import check_archive
 from mailserver.doctor.database import check_database
-from mailserver.doctor.findings import Finding, Verdict
+from mailserver.doctor.findings import Finding, FindingVerdict
 from mailserver.errors import StoreError
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
-from mailserver.store.message_ids import Scope
+from mailserver.store.message_ids import ComparedScope
 from mailserver.store.postgres import connections, inspection
 from mailserver.store.postgres.connections import MIN_SERVER_VERSION
 from mailserver.store.postgres.store import open_store
@@ -45,7 +45,7 @@ def test_suitable_database_has_nothing_wrong(durable: Server) -> None:
 
     findings = check_database(Config(store=durable.url(schema)))
 
-    assert [(finding.check, finding.verdict) for finding in findings] == [("database", Verdict.OK)]
+    assert [(finding.check, finding.verdict) for finding in findings] == [("database", FindingVerdict.OK)]
     assert findings[0].text.endswith(f"has no store yet, which is made at the first start, in schema {schema}")
 
 
@@ -54,7 +54,7 @@ def test_database_that_forgets_in_a_power_cut_is_a_problem() -> None:
 
     findings = found(Config(store=server.url(new_schema(server))))
 
-    assert findings["database disk"].verdict is Verdict.PROBLEM
+    assert findings["database disk"].verdict is FindingVerdict.PROBLEM
     assert "fsync or full_page_writes is off" in findings["database disk"].text
 
 
@@ -63,7 +63,7 @@ def test_database_with_too_few_connections_is_a_warning(durable: Server, monkeyp
 
     findings = found(Config(store=durable.url(new_schema(durable))))
 
-    assert findings["connections"].verdict is Verdict.WARNING
+    assert findings["connections"].verdict is FindingVerdict.WARNING
     assert findings["connections"].text.endswith(" more connections, and a mailserver uses 1000")
 
 
@@ -77,7 +77,7 @@ def test_connections_of_a_gateway_and_communities_are_counted_where_there_may_be
     alone, beside = found(Config(store=url)), found(Config(store=url, feed_socket=True))
 
     assert "connections" not in alone
-    assert beside["connections"].verdict is Verdict.WARNING
+    assert beside["connections"].verdict is FindingVerdict.WARNING
     assert beside["connections"].text.endswith(f"a mailserver uses {free - 3}, and a gateway and communities 2 each")
 
 
@@ -115,7 +115,7 @@ async def test_mailserver_uses_as_many_connections_as_is_said(durable: Server) -
         await store.touch()
         for _ in range(2):
             await asyncio.gather(*(store.find(EVERYTHING, 10) for _ in range(30)))
-        comparisons = [store.message_ids.comparison(Scope(*EVER, FULL)) for _ in range(connections.SNAPSHOTS)]
+        comparisons = [store.message_ids.comparison(ComparedScope(*EVER, FULL)) for _ in range(connections.SNAPSHOTS)]
         await asyncio.gather(*(each.begin() for each in comparisons))
 
         assert int(await asyncio.to_thread(durable.sql, count)) == connections.CONNECTIONS
@@ -124,14 +124,14 @@ async def test_mailserver_uses_as_many_connections_as_is_said(durable: Server) -
 def test_database_that_is_not_there_is_a_problem(durable: Server) -> None:
     findings = found(Config(store=durable.url().replace("pg-", "pg-missing-")))
 
-    assert findings["database"].verdict is Verdict.PROBLEM
+    assert findings["database"].verdict is FindingVerdict.PROBLEM
     assert findings["database"].text.startswith("the database cannot be reached")
 
 
 def test_schema_that_is_not_there_is_a_problem(durable: Server) -> None:
     findings = found(Config(store=durable.url("missing")))
 
-    assert findings["database"].verdict is Verdict.PROBLEM
+    assert findings["database"].verdict is FindingVerdict.PROBLEM
     assert "has no schema of that name" in findings["database"].text
 
 
@@ -153,9 +153,9 @@ async def test_database_that_lacks_what_was_seen_in_it_is_a_problem_until_number
     monkeypatch.setattr(database, "WENT_BACK_SHOWN_S", -10)
     later = await asyncio.to_thread(found, config)
 
-    assert before["database rows"].verdict is Verdict.PROBLEM
+    assert before["database rows"].verdict is FindingVerdict.PROBLEM
     assert before["database rows"].text == "it went back in time: row 8 was seen in it, and its last is 3"
-    assert after["database rows"].verdict is Verdict.WARNING
+    assert after["database rows"].verdict is FindingVerdict.WARNING
     assert after["database rows"].text.startswith("it went back in time, as was noticed at 20")
     assert "database rows" not in later
 
@@ -183,7 +183,7 @@ async def test_standby_is_a_problem_and_no_store_is_made_there() -> None:
     finally:
         server.remove()
 
-    assert findings["database"].verdict is Verdict.PROBLEM
+    assert findings["database"].verdict is FindingVerdict.PROBLEM
     assert findings["database"].text.endswith("is a standby, which takes no writes")
 
 
@@ -192,7 +192,7 @@ def test_database_of_an_early_version_is_a_problem(durable: Server, monkeypatch:
 
     findings = found(Config(store=durable.url()))
 
-    assert findings["database"].verdict is Verdict.PROBLEM
+    assert findings["database"].verdict is FindingVerdict.PROBLEM
     assert findings["database"].advice == "install PostgreSQL 15 or newer"
 
 
@@ -202,7 +202,7 @@ def test_missing_driver_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     findings = found(Config(store="postgresql:///mail"))
 
     assert findings["database"] == Finding(
-        "database", Verdict.PROBLEM, "asyncpg is not installed", "pip install -r requirements-postgres.lock"
+        "database", FindingVerdict.PROBLEM, "asyncpg is not installed", "pip install -r requirements-postgres.lock"
     )
 
 

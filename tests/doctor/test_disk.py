@@ -22,7 +22,7 @@ from mailserver.doctor.disk import (
     file_system_of,
     read_growth,
 )
-from mailserver.doctor.findings import Finding, Verdict
+from mailserver.doctor.findings import Finding, FindingVerdict
 from mailserver.store.sqlite.schema import STORE_FILE
 from tests.mailservers import NOW, make_envelope, stored
 from tests.store.samples import change, contents_of, make_store, names_in, rows
@@ -76,13 +76,13 @@ def test_no_store_says_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("free", "growth", "verdict"),
     [
-        (MIN_FREE_BYTES, None, Verdict.OK),
-        (MIN_FREE_BYTES - 1, None, Verdict.PROBLEM),
-        (MIN_FREE_DAYS * 1000 * MIB, Growth(1, 1000 * MIB), Verdict.OK),
-        (MIN_FREE_DAYS * 1000 * MIB - 1, Growth(1, 1000 * MIB), Verdict.WARNING),
+        (MIN_FREE_BYTES, None, FindingVerdict.OK),
+        (MIN_FREE_BYTES - 1, None, FindingVerdict.PROBLEM),
+        (MIN_FREE_DAYS * 1000 * MIB, Growth(1, 1000 * MIB), FindingVerdict.OK),
+        (MIN_FREE_DAYS * 1000 * MIB - 1, Growth(1, 1000 * MIB), FindingVerdict.WARNING),
     ],
 )
-def test_room(free: int, growth: Growth | None, verdict: Verdict) -> None:
+def test_room(free: int, growth: Growth | None, verdict: FindingVerdict) -> None:
     assert check_space(free, growth).verdict is verdict
 
 
@@ -113,21 +113,21 @@ def test_file_system_is_that_of_the_nearest_mount(path: str, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "verdict"),
     [
-        ("ext4", Verdict.OK),
-        ("", Verdict.OK),
-        ("nfs4", Verdict.PROBLEM),
-        ("9p", Verdict.PROBLEM),
-        ("tmpfs", Verdict.WARNING),
+        ("ext4", FindingVerdict.OK),
+        ("", FindingVerdict.OK),
+        ("nfs4", FindingVerdict.PROBLEM),
+        ("9p", FindingVerdict.PROBLEM),
+        ("tmpfs", FindingVerdict.WARNING),
     ],
 )
-def test_file_system(kind: str, verdict: Verdict) -> None:
+def test_file_system(kind: str, verdict: FindingVerdict) -> None:
     assert check_file_system(kind).verdict is verdict
 
 
 def test_folder_that_is_not_there_yet_will_do(tmp_path: Path) -> None:
     found = by_check(check_data_dir(tmp_path / "deep" / "data"))
 
-    assert found["data directory"].verdict is Verdict.OK
+    assert found["data directory"].verdict is FindingVerdict.OK
     assert "will be made" in found["data directory"].text
     assert found["file system"].text
     assert names_in(tmp_path) == set()
@@ -136,7 +136,7 @@ def test_folder_that_is_not_there_yet_will_do(tmp_path: Path) -> None:
 def test_file_in_the_place_of_the_folder_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
 
-    assert by_check(check_data_dir(tmp_path / "data"))["data directory"].verdict is Verdict.PROBLEM
+    assert by_check(check_data_dir(tmp_path / "data"))["data directory"].verdict is FindingVerdict.PROBLEM
 
 
 @pytest.mark.parametrize("name", ["", STORE_FILE])
@@ -147,7 +147,7 @@ def test_what_cannot_be_written_is_a_problem(tmp_path: Path, name: str, monkeypa
 
     found = by_check(check_data_dir(tmp_path / "data"))["data directory"]
 
-    assert found.verdict is Verdict.PROBLEM
+    assert found.verdict is FindingVerdict.PROBLEM
     assert found.text == f"{locked} cannot be written"
 
 
@@ -159,9 +159,9 @@ def test_secrets_of_their_owner_are_fine_and_never_shown(tmp_path: Path) -> None
     findings = check_secrets(Config(data_dir=tmp_path, rpc_token_file=str(tmp_path / "token")))
 
     assert [(finding.check, finding.verdict) for finding in findings] == [
-        (KEY_FILE, Verdict.OK),
-        (GATEWAY_KEY_FILE, Verdict.OK),
-        ("token file", Verdict.OK),
+        (KEY_FILE, FindingVerdict.OK),
+        (GATEWAY_KEY_FILE, FindingVerdict.OK),
+        ("token file", FindingVerdict.OK),
     ]
     assert key.secret.hex() not in str(findings)
     assert seed.hex() not in str(findings)
@@ -178,14 +178,14 @@ def test_secret_that_others_may_read_is_a_problem(tmp_path: Path, name: str) -> 
 
     findings = check_secrets(Config(data_dir=tmp_path, rpc_token_file=str(tmp_path / "token")))
 
-    (wrong,) = [finding for finding in findings if finding.verdict is Verdict.PROBLEM]
+    (wrong,) = [finding for finding in findings if finding.verdict is FindingVerdict.PROBLEM]
     assert wrong.advice == f"run: chmod 600 {tmp_path / name}"
 
 
 def test_missing_token_file_is_a_problem_and_no_key_is_made(tmp_path: Path) -> None:
     (finding,) = check_secrets(Config(data_dir=tmp_path, rpc_token_file=str(tmp_path / "token")))
 
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is FindingVerdict.PROBLEM
     assert names_in(tmp_path) == set()
 
 
@@ -201,7 +201,7 @@ def test_store_that_lacks_what_was_seen_in_it_is_a_problem(tmp_path: Path, seen:
 
     assert ("store rows" in findings) is is_behind
     if is_behind:
-        assert findings["store rows"].verdict is Verdict.PROBLEM
+        assert findings["store rows"].verdict is FindingVerdict.PROBLEM
         assert findings["store rows"].text == "it went back in time: row 31 was seen in it, and its last is 30"
     assert contents_of(data) == before
 
@@ -226,5 +226,5 @@ def test_envelopes_from_the_future_are_told_of(tmp_path: Path) -> None:
 
     assert check_store_clock(tmp_path / "data", NOW) == []
     (finding,) = check_store_clock(tmp_path / "data", NOW - 3 * DAY)
-    assert finding.verdict is Verdict.WARNING
+    assert finding.verdict is FindingVerdict.WARNING
     assert "3 days in the future" in finding.text

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from mailserver.doctor.findings import Verdict
+from mailserver.doctor.findings import FindingVerdict
 from mailserver.doctor.host import (
     EARLIEST,
     MIN_MEMORY_BYTES,
@@ -26,31 +26,31 @@ def test_kernel_is_asked_and_nothing_is_set() -> None:
 @pytest.mark.parametrize(
     ("now", "synchronised", "verdict", "words"),
     [
-        (NOW, True, Verdict.OK, "synchronised"),
-        (NOW, False, Verdict.WARNING, "not synchronised"),
-        (NOW, None, Verdict.WARNING, "does not say"),
-        (0.0, True, Verdict.PROBLEM, "it says 1970-01-01 00:00:00 UTC"),
-        (EARLIEST - 1, True, Verdict.PROBLEM, "2025-12-31"),
-        (2.0**32, True, Verdict.PROBLEM, "2106-02-07"),
+        (NOW, True, FindingVerdict.OK, "synchronised"),
+        (NOW, False, FindingVerdict.WARNING, "not synchronised"),
+        (NOW, None, FindingVerdict.WARNING, "does not say"),
+        (0.0, True, FindingVerdict.PROBLEM, "it says 1970-01-01 00:00:00 UTC"),
+        (EARLIEST - 1, True, FindingVerdict.PROBLEM, "2025-12-31"),
+        (2.0**32, True, FindingVerdict.PROBLEM, "2106-02-07"),
     ],
 )
-def test_clock(now: float, synchronised: bool | None, verdict: Verdict, words: str) -> None:
+def test_clock(now: float, synchronised: bool | None, verdict: FindingVerdict, words: str) -> None:
     finding = check_clock(now, lambda: synchronised)
 
     assert finding.verdict is verdict
     assert words in finding.text
-    assert bool(finding.advice) == (verdict is not Verdict.OK)
+    assert bool(finding.advice) == (verdict is not FindingVerdict.OK)
 
 
 @pytest.mark.parametrize(
     ("limit", "verdict"),
     [
-        (500 + SPARE_FILES, Verdict.OK),
-        (500 + SPARE_FILES - 1, Verdict.PROBLEM),
-        (resource.RLIM_INFINITY, Verdict.OK),
+        (500 + SPARE_FILES, FindingVerdict.OK),
+        (500 + SPARE_FILES - 1, FindingVerdict.PROBLEM),
+        (resource.RLIM_INFINITY, FindingVerdict.OK),
     ],
 )
-def test_open_files(limit: int, verdict: Verdict) -> None:
+def test_open_files(limit: int, verdict: FindingVerdict) -> None:
     assert check_open_files(500, limit).verdict is verdict
 
 
@@ -59,9 +59,9 @@ def test_limit_of_this_process_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("total", "verdict"), [(MIN_MEMORY_BYTES, Verdict.OK), (MIN_MEMORY_BYTES - 1, Verdict.WARNING)]
+    ("total", "verdict"), [(MIN_MEMORY_BYTES, FindingVerdict.OK), (MIN_MEMORY_BYTES - 1, FindingVerdict.WARNING)]
 )
-def test_memory(total: int, verdict: Verdict) -> None:
+def test_memory(total: int, verdict: FindingVerdict) -> None:
     assert judge_memory(total).verdict is verdict
 
 

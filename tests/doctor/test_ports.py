@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.app.config import Config
-from mailserver.doctor.findings import Finding, Verdict
+from mailserver.doctor.findings import Finding, FindingVerdict
 from mailserver.doctor.ports import check_ports
 from tests.integration.daemons import running_daemon
 from tests.ports import free_ports
@@ -32,7 +32,7 @@ async def test_free_addresses_are_fine_and_stay_free(tmp_path: Path) -> None:
 
     for _ in range(2):
         found = await look(tmp_path, listen=address, rpc=rpc, metrics=metrics)
-        assert [found[name].verdict for name in ("listen", "rpc", "metrics")] == [Verdict.OK] * 3
+        assert [found[name].verdict for name in ("listen", "rpc", "metrics")] == [FindingVerdict.OK] * 3
         assert found["listen"].text == f"{address} is free"
 
 
@@ -40,7 +40,7 @@ async def test_address_that_another_program_has_is_a_problem(tmp_path: Path, tak
     found = await look(tmp_path, listen=taken, rpc=taken, metrics=taken)
 
     for name in ("listen", "rpc", "metrics"):
-        assert found[name].verdict is Verdict.PROBLEM
+        assert found[name].verdict is FindingVerdict.PROBLEM
         assert found[name].text == f"{taken} is taken by another program"
 
 
@@ -48,7 +48,7 @@ async def test_address_that_another_program_has_is_a_problem(tmp_path: Path, tak
     "address", ["192.0.2.1:30303", "[2001:db8::1]:30303", "no-such-host.invalid:30303", f"{'a' * 64}.test:1"]
 )
 async def test_address_that_this_machine_has_not_is_a_problem(tmp_path: Path, address: str) -> None:
-    assert (await look(tmp_path, listen=address))["listen"].verdict is Verdict.PROBLEM
+    assert (await look(tmp_path, listen=address))["listen"].verdict is FindingVerdict.PROBLEM
 
 
 async def test_any_port_is_fine(tmp_path: Path) -> None:
@@ -64,13 +64,13 @@ async def test_rpc_that_others_reach_needs_a_token(tmp_path: Path, address: str,
 @pytest.mark.parametrize(
     ("advertise", "verdict", "words"),
     [
-        ("127.0.0.1", Verdict.WARNING, "nobody else can use"),
-        ("198.51.100.7", Verdict.OK, "cannot be known here"),
-        ("10.0.0.7", Verdict.OK, "of a private network"),
-        ("mail.example.org", Verdict.OK, "cannot be known here"),
+        ("127.0.0.1", FindingVerdict.WARNING, "nobody else can use"),
+        ("198.51.100.7", FindingVerdict.OK, "cannot be known here"),
+        ("10.0.0.7", FindingVerdict.OK, "of a private network"),
+        ("mail.example.org", FindingVerdict.OK, "cannot be known here"),
     ],
 )
-async def test_advertised_host(tmp_path: Path, advertise: str, verdict: Verdict, words: str) -> None:
+async def test_advertised_host(tmp_path: Path, advertise: str, verdict: FindingVerdict, words: str) -> None:
     found = (await look(tmp_path, advertise=advertise))["enode"]
 
     assert found.verdict is verdict
@@ -83,7 +83,7 @@ async def test_running_mailserver_is_asked_and_answers(tmp_path: Path) -> None:
     with running_daemon(tmp_path, "--listen", address, "--metrics", metrics) as daemon:
         found = await look(tmp_path, listen=address, metrics=metrics)
 
-        assert found["listen"].verdict is Verdict.OK
+        assert found["listen"].verdict is FindingVerdict.OK
         assert found["listen"].text == f"our mailserver runs and answers at {address}"
         assert found["metrics"].text == f"{metrics} is taken, and somebody answers: our mailserver runs"
         daemon.stop()
@@ -99,5 +99,5 @@ async def test_running_mailserver_beside_another_program_at_its_address_is_a_pro
 
         found = await look(tmp_path, listen=taken)
 
-    assert found["listen"].verdict is Verdict.PROBLEM
+    assert found["listen"].verdict is FindingVerdict.PROBLEM
     assert "does not answer" in found["listen"].text

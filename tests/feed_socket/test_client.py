@@ -11,7 +11,7 @@ import pytest
 from mailserver.errors import ConnectionLost
 from mailserver.feed_socket import client as client_module
 from mailserver.feed_socket import server as server_module
-from mailserver.feed_socket.client import FeedClient, Gap, PostUnanswered
+from mailserver.feed_socket.client import FeedClient, FeedGap, PostUnanswered
 from mailserver.feed_socket.frames import (
     FEED_FILE,
     MAX_POSTS_AT_ONCE,
@@ -20,7 +20,7 @@ from mailserver.feed_socket.frames import (
     Frame,
     Hello,
     Missed,
-    Refusal,
+    PostRefusal,
     Role,
     Stored,
     Terms,
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.integration
 TERMS = Terms("/waku/2/rs/16/32", 0.0, 1000, None)
 
 
-async def take(client: FeedClient) -> tuple[FeedEnvelope, ...] | Gap:
+async def take(client: FeedClient) -> tuple[FeedEnvelope, ...] | FeedGap:
     return await asyncio.wait_for(client.next(), DEADLINE_S)
 
 
@@ -48,7 +48,7 @@ async def take_raws(client: FeedClient, count: int) -> list[bytes]:
     raws: list[bytes] = []
     while len(raws) < count:
         batch = await take(client)
-        assert not isinstance(batch, Gap)
+        assert not isinstance(batch, FeedGap)
         raws += [envelope.raw for envelope in batch]
     return raws
 
@@ -56,7 +56,7 @@ async def take_raws(client: FeedClient, count: int) -> list[bytes]:
 async def joined(world: World) -> FeedClient:
     """A client that is connected, and whose first gap is taken."""
     client = world.client()
-    assert await take(client) == Gap(None)
+    assert await take(client) == FeedGap(None)
     return client
 
 
@@ -88,7 +88,7 @@ async def test_terms_are_there_with_the_connection_and_follow(world: World, monk
     client = FeedClient(world.folder, on_change=lambda: seen.append(client.terms))
 
     world.client(client)
-    assert await take(client) == Gap(None)
+    assert await take(client) == FeedGap(None)
     before = world.terms()
     world.acceptance.change(Requirements(0.5), NOW)
     await until(lambda: len(seen) == 2)
@@ -121,7 +121,7 @@ async def test_gap_says_how_much_was_missed_and_all_else_comes(tmp_path: Path) -
         at = missed = 0
         while at < 2000:
             item = await take(client)
-            if isinstance(item, Gap):
+            if isinstance(item, FeedGap):
                 assert item.missed is not None
                 missed += item.missed
                 at += item.missed
@@ -156,7 +156,7 @@ async def test_reader_may_wait_before_anything_comes(world: World) -> None:
     (raw,) = world.publish(1)
 
     batch = await waiting
-    assert not isinstance(batch, Gap)
+    assert not isinstance(batch, FeedGap)
     assert [envelope.raw for envelope in batch] == [raw]
 
 
@@ -176,12 +176,12 @@ async def test_post_returns_when_the_envelope_is_on_disk(world: World) -> None:
 async def test_refused_post_says_why(world: World) -> None:
     client = await joined(world)
 
-    assert await client.post(make_envelope(1, created=NOW - 100).raw) is Refusal.VERY_OLD
-    assert await client.post(b"garbage") is Refusal.MALFORMED
+    assert await client.post(make_envelope(1, created=NOW - 100).raw) is PostRefusal.VERY_OLD
+    assert await client.post(b"garbage") is PostRefusal.MALFORMED
     with world.disk_full():
-        assert await client.post(make_envelope(2).raw) is Refusal.STORE_UNAVAILABLE
-    assert await client.post(bytes(MAX_ENVELOPE_BYTES)) is Refusal.MALFORMED
-    assert await client.post(bytes(MAX_ENVELOPE_BYTES + 1)) is Refusal.OVERSIZE
+        assert await client.post(make_envelope(2).raw) is PostRefusal.STORE_UNAVAILABLE
+    assert await client.post(bytes(MAX_ENVELOPE_BYTES)) is PostRefusal.MALFORMED
+    assert await client.post(bytes(MAX_ENVELOPE_BYTES + 1)) is PostRefusal.OVERSIZE
 
 
 async def test_many_posts_at_once_are_all_answered(world: World) -> None:
@@ -261,7 +261,7 @@ async def test_client_waits_for_its_daemon_and_says_so_once(
     await turns(50)  # it tries again and again
     await world.start()
 
-    assert await take(client) == Gap(None)
+    assert await take(client) == FeedGap(None)
     published = world.publish(1)
     assert await take_raws(client, 1) == published
     path = world.folder / FEED_FILE
@@ -279,14 +279,14 @@ async def test_daemon_that_restarts_is_connected_again_with_a_gap(
     states: list[bool] = []
     client = FeedClient(world.folder, on_change=lambda: states.append(client.terms is not None))
     world.client(client)
-    assert await take(client) == Gap(None)
+    assert await take(client) == FeedGap(None)
 
     for number in range(3):
         published = world.publish(2, first=10 * number)
         assert await take_raws(client, 2) == published
         await world.restart()
         world.publish(1, first=10 * number + 5)  # not for who is not connected
-        assert await take(client) == Gap(None)
+        assert await take(client) == FeedGap(None)
 
     assert await client.post(make_envelope(99).raw) is None
     assert states == [True, *[False, True] * 3]
@@ -312,9 +312,9 @@ async def test_what_came_before_the_daemon_stopped_is_there_and_gaps_are_one(
         await world.restart()
         await until(lambda number=number: len(changes) == 3 + 2 * number)  # type: ignore[misc]
 
-    assert await take(client) == Gap(None)
+    assert await take(client) == FeedGap(None)
     assert await take_raws(client, 2) == published
-    assert await take(client) == Gap(None)
+    assert await take(client) == FeedGap(None)
     published = world.publish(1, first=2)
     assert await take_raws(client, 1) == published
 
@@ -390,7 +390,7 @@ async def test_gaps_with_nothing_between_them_are_one(tmp_path: Path) -> None:
 
     async with saying(tmp_path, *(frame.encode() for frame in frames)):
         running = asyncio.create_task(client.run())
-        assert [await take(client) for _ in range(3)] == [Gap(None), batch, Gap(3)]
+        assert [await take(client) for _ in range(3)] == [FeedGap(None), batch, FeedGap(3)]
         running.cancel()
         await asyncio.wait([running])
 
@@ -402,9 +402,9 @@ async def test_batches_that_wait_are_taken_at_once_up_to_a_gap(tmp_path: Path) -
 
     async with saying(tmp_path, b"".join(frame.encode() for frame in frames)):
         running = asyncio.create_task(client.run())
-        assert await take(client) == Gap(None)
+        assert await take(client) == FeedGap(None)
         assert [client.next_envelopes() for _ in range(3)] == [one, other, ()]
-        assert await take(client) == Gap(1)
+        assert await take(client) == FeedGap(1)
         assert [client.next_envelopes() for _ in range(2)] == [last, ()]
         running.cancel()
         await asyncio.wait([running])
@@ -416,6 +416,6 @@ async def test_answer_to_nothing_is_ignored(tmp_path: Path) -> None:
 
     async with saying(tmp_path, *(frame.encode() for frame in frames)):
         running = asyncio.create_task(client.run())
-        assert await take(client) == Gap(None)
+        assert await take(client) == FeedGap(None)
         running.cancel()
         await asyncio.wait([running])

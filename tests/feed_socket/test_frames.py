@@ -23,7 +23,7 @@ from mailserver.feed_socket.frames import (
     Kind,
     Missed,
     Post,
-    Refusal,
+    PostRefusal,
     Refused,
     Role,
     Stored,
@@ -59,7 +59,7 @@ def longest(kind: Kind) -> Frame:
     others: dict[Kind, Frame] = {
         Kind.MISSED: Missed(1),
         Kind.STORED: Stored(2),
-        Kind.REFUSED: Refused(3, Refusal.LOW_POW),
+        Kind.REFUSED: Refused(3, PostRefusal.LOW_POW),
         Kind.JOIN: Join(Role.COMMUNITIES),
     }
     return others[kind]
@@ -75,7 +75,7 @@ FRAMES: list[Frame] = [
     Missed(MAX_NUMBER),
     Stored(0),
     Stored(MAX_NUMBER),
-    *(Refused(number, refusal) for number, refusal in enumerate(Refusal)),
+    *(Refused(number, refusal) for number, refusal in enumerate(PostRefusal)),
     Post(7, b"raw"),
     Post(MAX_NUMBER, b""),
     *map(Join, Role),
@@ -202,8 +202,8 @@ def test_any_bytes_are_frames_or_refused_and_what_is_read_is_written_again_as_it
 def test_every_verdict_but_accepted_is_a_refusal_with_its_own_words() -> None:
     verdicts = [verdict for verdict in Verdict if verdict is not Verdict.ACCEPTED]
 
-    assert [Refusal.of(verdict).text for verdict in verdicts] == [verdict.value for verdict in verdicts]
-    assert len({refusal.text for refusal in Refusal}) == len(verdicts) + 2
+    assert [PostRefusal.of(verdict).text for verdict in verdicts] == [verdict.value for verdict in verdicts]
+    assert len({refusal.text for refusal in PostRefusal}) == len(verdicts) + 2
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from mailserver.feed_socket.frames import (
     Join,
     Missed,
     Post,
-    Refusal,
+    PostRefusal,
     Refused,
     Role,
     Stored,
@@ -237,17 +237,17 @@ OLD = NOW - MAX_EXPIRED_S - 51
 @pytest.mark.parametrize(
     ("envelope", "refusal"),
     [
-        (make_envelope(1, created=NOW - 60), Refusal.EXPIRED),
-        (make_envelope(1, created=OLD), Refusal.VERY_OLD),
-        (make_envelope(1, created=NOW + 100), Refusal.FROM_THE_FUTURE),
-        (make_envelope(1, data_bytes=500), Refusal.OVERSIZE),
-        (make_envelope(1), Refusal.LOW_POW),
-        (make_envelope(1, topic=SPORT), Refusal.UNWANTED_TOPIC),
+        (make_envelope(1, created=NOW - 60), PostRefusal.EXPIRED),
+        (make_envelope(1, created=OLD), PostRefusal.VERY_OLD),
+        (make_envelope(1, created=NOW + 100), PostRefusal.FROM_THE_FUTURE),
+        (make_envelope(1, data_bytes=500), PostRefusal.OVERSIZE),
+        (make_envelope(1), PostRefusal.LOW_POW),
+        (make_envelope(1, topic=SPORT), PostRefusal.UNWANTED_TOPIC),
     ],
-    ids=lambda value: value.name if isinstance(value, Refusal) else "",
+    ids=lambda value: value.name if isinstance(value, PostRefusal) else "",
 )
 async def test_envelope_that_no_node_would_take_is_refused(
-    tmp_path: Path, envelope: Envelope, refusal: Refusal
+    tmp_path: Path, envelope: Envelope, refusal: PostRefusal
 ) -> None:
     async with running_world(tmp_path, requirements=REQUIREMENTS) as world:
         gateway = await world.join()
@@ -266,7 +266,7 @@ async def test_bytes_that_are_no_envelope_are_refused(world: World, raw: bytes) 
     await gateway.say(Post(1, raw), Post(2, make_envelope(2).raw))
 
     answers = {frame for frame in [await gateway.hear() for _ in range(3)] if not isinstance(frame, Envelopes)}
-    assert answers == {Refused(1, Refusal.MALFORMED), Stored(2)}
+    assert answers == {Refused(1, PostRefusal.MALFORMED), Stored(2)}
     assert count_of(world.metrics.gateway_posts[PostResult.MALFORMED]) == 1
 
 
@@ -277,7 +277,7 @@ async def test_envelope_that_cannot_be_stored_is_refused_and_stored_when_it_come
     with world.disk_full():
         await gateway.say(Post(1, envelope.raw))
         assert await gateway.hear_envelopes(1) == [envelope.raw]
-        assert await gateway.hear() == Refused(1, Refusal.STORE_UNAVAILABLE)
+        assert await gateway.hear() == Refused(1, PostRefusal.STORE_UNAVAILABLE)
     await gateway.say(Post(2, envelope.raw))
 
     assert await gateway.hear() == Stored(2)
@@ -336,7 +336,7 @@ async def test_gateway_that_posts_too_fast_is_slowed_down(world: World, monkeypa
     await gateway.say(*(Post(number, b"") for number in range(80)))
     answers = [await gateway.hear() for _ in range(80)]
 
-    assert answers == [Refused(number, Refusal.MALFORMED) for number in range(80)]
+    assert answers == [Refused(number, PostRefusal.MALFORMED) for number in range(80)]
     assert time.monotonic() - began >= 0.29
 
 
@@ -349,7 +349,7 @@ async def test_bytes_count_for_the_rate_too(world: World, monkeypatch: pytest.Mo
     posting = asyncio.create_task(gateway.say(*(Post(number, bytes(20_000)) for number in range(4))))
     answers = [await gateway.hear() for _ in range(4)]
 
-    assert answers == [Refused(number, Refusal.MALFORMED) for number in range(4)]
+    assert answers == [Refused(number, PostRefusal.MALFORMED) for number in range(4)]
     assert time.monotonic() - began >= 0.29
     await posting
 
@@ -390,7 +390,7 @@ async def test_gateway_that_says_what_is_no_frame_is_dropped(
     assert "gateway gone" in line.getMessage()
     assert "cause=frame is" in line.getMessage()
     await other.say(Post(2, b""))
-    while (frame := await other.hear()) != Refused(2, Refusal.MALFORMED):
+    while (frame := await other.hear()) != Refused(2, PostRefusal.MALFORMED):
         assert isinstance(frame, Envelopes)
 
 

@@ -9,7 +9,7 @@ import pytest
 from mailserver.gateway import filter_service as filter_service_module
 from mailserver.gateway import push_streams
 from mailserver.ids.envelopes import content_topic_of
-from mailserver.metrics.gateway import Asked
+from mailserver.metrics.gateway import ClientProtocol
 from mailserver.waku2.codes import FilterStatus as Status
 from mailserver.waku2.filter_packets import (
     FilterSubscribeRequest,
@@ -217,7 +217,7 @@ async def test_requests_are_answered_with_their_codes(gateway: Gateway) -> None:
 
 
 async def test_address_that_asks_too_often_is_told_so_with_its_request_id(tmp_path: Path) -> None:
-    async with running_gateway(tmp_path, rates={Asked.FILTER: 0.01}) as gateway, gateway.client() as client:
+    async with running_gateway(tmp_path, rates={ClientProtocol.FILTER: 0.01}) as gateway, gateway.client() as client:
         assert await ask(client, SUBSCRIBE, NEWS_TOPIC) is Status.OK
         assert await ask(client, UNSUBSCRIBE_ALL) is Status.TOO_MANY_REQUESTS
         assert gateway.filters.wants(NEWS_TOPIC)
@@ -318,7 +318,7 @@ async def test_old_unsubscribe_stops_what_it_names(gateway: Gateway) -> None:
 
 
 async def test_old_request_that_is_refused_is_silently_counted(tmp_path: Path) -> None:
-    async with running_gateway(tmp_path, rates={Asked.OLD_FILTER: 0.3}) as gateway, gateway.client() as client:
+    async with running_gateway(tmp_path, rates={ClientProtocol.OLD_FILTER: 0.3}) as gateway, gateway.client() as client:
         await client.old_filter("1", FilterRequest(True))
         await client.old_filter("2", None)
         push = FilterRpc("3", push=OldMessagePush((mapped(make_envelope(1)),)))
@@ -331,7 +331,10 @@ async def test_old_request_that_is_refused_is_silently_counted(tmp_path: Path) -
 
 
 async def test_old_request_beyond_the_rate_is_not_even_read(tmp_path: Path) -> None:
-    async with running_gateway(tmp_path, rates={Asked.OLD_FILTER: 0.01}) as gateway, gateway.client() as client:
+    async with (
+        running_gateway(tmp_path, rates={ClientProtocol.OLD_FILTER: 0.01}) as gateway,
+        gateway.client() as client,
+    ):
         assert await client.ask(ProtocolId.OLD_FILTER, b"\xff") is None  # it counts, too
         stream = await client.open(ProtocolId.OLD_FILTER, encode_frame(b"\xff"))
         heard = await client.heard(stream)

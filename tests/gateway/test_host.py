@@ -13,7 +13,7 @@ from mailserver.gateway import host as host_module
 from mailserver.gateway.limits import HostLimits
 from mailserver.libp2p import connection as connection_module
 from mailserver.limits import admission as admission_module
-from mailserver.limits.admission import Refusal
+from mailserver.limits.admission import AdmissionRefusal
 from mailserver.waku2.frames import encode_frame
 from tests.gateway.clients import HOST, LightClient, TcpWire, WebSocketWire, Wire, connected
 from tests.gateway.hosts import ECHO, LATER, NO_LIMITS, World, running_host
@@ -155,7 +155,7 @@ async def test_address_that_stays_becomes_known(monkeypatch: pytest.MonkeyPatch)
         stranger = await clients.begin(source="127.0.0.2")
         await stranger.until_closed()
 
-        assert world.admission.refused[Refusal.TOO_FAST] == 1
+        assert world.admission.refused[AdmissionRefusal.TOO_FAST] == 1
 
 
 # Admission.
@@ -178,7 +178,7 @@ async def test_address_that_is_full_is_refused_before_it_has_said_anything(kind:
         await clients.come()
 
         assert refused == {"not_admitted": 1}
-        assert world.admission.refused[Refusal.ADDRESS_FULL] == 1
+        assert world.admission.refused[AdmissionRefusal.ADDRESS_FULL] == 1
 
 
 async def test_behind_a_proxy_each_client_is_counted_by_its_own_address() -> None:

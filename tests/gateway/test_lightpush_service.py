@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.metrics.gateway import Asked
+from mailserver.metrics.gateway import ClientProtocol
 from mailserver.waku.acceptance import Requirements
 from mailserver.waku2.codes import LightPushStatus as Status
 from mailserver.waku2.frames import encode_frame
@@ -24,7 +24,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
-NO_MESSAGES: Mapping[Asked, float] = {Asked.LIGHTPUSH: 0.01}
+NO_MESSAGES: Mapping[ClientProtocol, float] = {ClientProtocol.LIGHTPUSH: 0.01}
 """A burst of one message, and then nothing for a minute."""
 
 

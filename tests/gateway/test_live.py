@@ -18,7 +18,7 @@ from mailserver.ids.waku_message import WakuMessage, decode_message
 from mailserver.live.feed import Feed
 from mailserver.store.message_ids import Arrival
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.waku.envelope import Envelope, EnvelopeHash, Fields
+from mailserver.waku.envelope import Envelope, EnvelopeFields, EnvelopeHash
 from tests.gateway.clients import LightClient
 from tests.gateway.worlds import NEWS_TOPIC, TOPIC, Gateway, mapped, message, on_each_engine, running_gateway
 from tests.mailservers import NOW, SPORT, make_envelope, stored
@@ -127,7 +127,7 @@ async def test_batches_that_came_meanwhile_are_made_into_messages_together(
     async with running_gateway(tmp_path) as gateway, subscriber(gateway) as client:
         make = gateway.messages.messages_of
 
-        async def messages_of(some: Sequence[tuple[Fields, EnvelopeHash]]) -> list[EncodedMessage | None]:
+        async def messages_of(some: Sequence[tuple[EnvelopeFields, EnvelopeHash]]) -> list[EncodedMessage | None]:
             made.append(len(some))
             await gate.wait()
             return await make(some)
@@ -352,7 +352,7 @@ async def test_what_was_pushed_from_the_store_is_not_made_into_messages_again(
     async with running_gateway(tmp_path, is_live=False) as gateway, subscriber(gateway) as client:
         make = gateway.messages.messages_of
 
-        async def messages_of(some: Sequence[tuple[Fields, EnvelopeHash]]) -> list[EncodedMessage | None]:
+        async def messages_of(some: Sequence[tuple[EnvelopeFields, EnvelopeHash]]) -> list[EncodedMessage | None]:
             made.append(len(some))
             return await make(some)
 

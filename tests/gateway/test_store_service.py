@@ -15,7 +15,7 @@ from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.ids.envelopes import NS, content_topic_of, envelope_muid
 from mailserver.ids.muid import muid
 from mailserver.ids.waku_message import WakuMessage
-from mailserver.metrics.gateway import Asked
+from mailserver.metrics.gateway import ClientProtocol
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.envelope import Envelope
@@ -256,7 +256,7 @@ async def test_query_against_the_rules_is_answered_with_400_and_its_id(
 
 
 async def test_address_that_asks_too_often_is_told_so_with_its_id(tmp_path: Path) -> None:
-    async with running_gateway(tmp_path, rates={Asked.STORE: 0.01}) as gateway, gateway.client() as client:
+    async with running_gateway(tmp_path, rates={ClientProtocol.STORE: 0.01}) as gateway, gateway.client() as client:
         assert (await ask(client, ALL)).status_code == Status.OK
         assert (await ask(client, ALL)).status_code == Status.TOO_MANY_REQUESTS
 
@@ -265,7 +265,7 @@ async def test_address_that_causes_too_much_work_is_told_so_until_it_has_paid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rates_module, "STORE_WORK_PER_SECOND", 1.0)
-    async with running_gateway(tmp_path, rates={Asked.STORE: 100.0}) as gateway, gateway.client() as client:
+    async with running_gateway(tmp_path, rates={ClientProtocol.STORE: 100.0}) as gateway, gateway.client() as client:
         assert (await ask(client, ALL)).status_code == Status.OK
         assert (await ask(client, ALL)).status_code == Status.TOO_MANY_REQUESTS
 

@@ -21,7 +21,7 @@ from mailserver.gateway.transport import (
     Transport,
     WebSocketTransport,
 )
-from mailserver.gateway.turns import MAX_ITERATION_S, Turns
+from mailserver.gateway.turns import MAX_ITERATION_S, GatewayTurns
 from tests.faults import wires
 from tests.gateway.clients import HOST
 from tests.waiting import DEADLINE_S, turns, until
@@ -74,7 +74,7 @@ class Server:
         self.says: str | None = "192.0.2.1"
         self.raws: list[Raw] = []
         self.now = 0.0
-        self.turns = Turns(lambda: self.now)
+        self.turns = GatewayTurns(lambda: self.now)
 
     def accept(self, transport: Transport) -> Noted | None:
         if self.refuses:

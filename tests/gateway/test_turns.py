@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from mailserver.gateway.turns import FORGIVEN_PER_SECOND, MAX_ITERATION_S, SECONDS_PER_BYTE, Turn, Turns
+from mailserver.gateway.turns import FORGIVEN_PER_SECOND, MAX_ITERATION_S, SECONDS_PER_BYTE, GatewayTurns, Turn
 from tests.waiting import turns as let_run
 
 LONG_S = 2 * MAX_ITERATION_S
@@ -15,7 +15,7 @@ class Clock:
     def __init__(self) -> None:
         self.now = 1000.0
         self.done: list[str] = []
-        self.turns = Turns(lambda: self.now)
+        self.turns = GatewayTurns(lambda: self.now)
 
     def work(self, name: str, seconds: float = 0.0) -> Callable[[], None]:
         def act() -> None:

@@ -31,7 +31,7 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.ids.waku_message import WakuMessage
 from mailserver.limits.admission import EMPTY_ALLOWLIST, Admission, AdmissionLimits
 from mailserver.live.feed import Feed
-from mailserver.metrics.gateway import Asked, GatewayMetrics
+from mailserver.metrics.gateway import ClientProtocol, GatewayMetrics
 from mailserver.waku.acceptance import Requirements
 from mailserver.waku.envelope import Envelope, Topic
 from mailserver.waku2.metadata import Metadata
@@ -96,7 +96,7 @@ async def running_gateway(
     *,
     requirements: Requirements | None = None,
     feed: Feed | None = None,
-    rates: Mapping[Asked, float] | None = None,
+    rates: Mapping[ClientProtocol, float] | None = None,
     limits: SubscriptionLimits | None = None,
     pow_share: float = 1.0,
     is_live: bool = True,
@@ -136,7 +136,7 @@ async def running_gateway(
 def _made(
     daemon: World,
     messages: MessageStore,
-    rates: Mapping[Asked, float],
+    rates: Mapping[ClientProtocol, float],
     limits: SubscriptionLimits | None,
     pow_share: float,
 ) -> Gateway:

@@ -19,7 +19,7 @@ from mailserver.store.engine.keys import HASH_PREFIX_BYTES
 from mailserver.store.interface import OURSELVES, GoesOn, NewEnvelope, Page, Payer, Query, always
 from mailserver.store.message_ids import MetadataRange
 from mailserver.store.retention import END_OF_TIME, Surplus
-from mailserver.store.sqlite.identity import Known
+from mailserver.store.sqlite.identity import KnownStore
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import SqliteStore, open_store
 from mailserver.waku.bloom import Interest
@@ -368,7 +368,7 @@ async def test_cursor_by_arrival_leads_nowhere_in_a_store_that_was_put_back(tmp_
     shutil.copy(path, tmp_path / "copy.db")
     async with open_store(path) as store:
         await fill(store, envelopes[10:15])
-        known = Known(await store.identity(), store.newest_seen)
+        known = KnownStore(await store.identity(), store.newest_seen)
         before = await lists_of(store).list(replace(EVERYTHING, order=Order.AS_ARRIVED), 15, OURSELVES)
     (tmp_path / "copy.db").replace(path)
 

@@ -13,7 +13,7 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.libp2p.connection import Connection
 from mailserver.libp2p.events import Closed, Event, ProtocolRefused, Secured, StreamFailed, StreamOpened
 from mailserver.libp2p.identity import IdentityKey
-from mailserver.libp2p.multiaddr import Multiaddr, Part
+from mailserver.libp2p.multiaddr import AddressProtocol, Multiaddr
 from mailserver.libp2p.noise import NoiseKeys
 from mailserver.libp2p.peer_id import PeerId
 from mailserver.libp2p.streams import DataReceived, StreamId, StreamReset
@@ -176,9 +176,11 @@ async def go_client(address: str, muxer: str, key: IdentityKey | None = None) ->
         lambda: secrets.token_bytes(32),
         now,
         is_dialer=True,
-        expected=PeerId.parse(parts[Part.P2P]),
+        expected=PeerId.parse(parts[AddressProtocol.P2P]),
     )
-    client = GoClient(machine, await asyncio.open_connection(parts[Part.IP4], int(parts[Part.TCP])))
+    client = GoClient(
+        machine, await asyncio.open_connection(parts[AddressProtocol.IP4], int(parts[AddressProtocol.TCP]))
+    )
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(client.run())
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mailserver.feed_socket.client import FeedClient, Gap
+from mailserver.feed_socket.client import FeedClient, FeedGap
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.envelope import Envelope, encode_envelope
 from tests.integration.daemons import DEADLINE_S, Daemon, running_daemon
@@ -68,22 +68,22 @@ async def gateway(data_dir: Path) -> AsyncIterator[FeedClient]:
         await asyncio.wait([task])
 
 
-async def take(client: FeedClient) -> Gap | list[bytes]:
+async def take(client: FeedClient) -> FeedGap | list[bytes]:
     item = await asyncio.wait_for(client.next(), DEADLINE_S)
-    return item if isinstance(item, Gap) else [envelope.raw for envelope in item]
+    return item if isinstance(item, FeedGap) else [envelope.raw for envelope in item]
 
 
 async def test_daemon_that_is_killed_has_all_it_confirmed_and_its_gateway_comes_back(tmp_path: Path) -> None:
     async with gateway(tmp_path) as client:
         with running_daemon(tmp_path, "--feed-socket"):
-            assert await take(client) == Gap(None)
+            assert await take(client) == FeedGap(None)
             confirmed = [live_envelope(number) for number in range(50)]
             assert await asyncio.gather(*(client.post(envelope.raw) for envelope in confirmed)) == [None] * 50
         await until(lambda: client.terms is None)
         assert all(is_stored(tmp_path, envelope) for envelope in confirmed)
 
         with running_daemon(tmp_path, "--feed-socket") as daemon:
-            while await take(client) != Gap(None):
+            while await take(client) != FeedGap(None):
                 pass  # what came before the end
             envelope = live_envelope(50)
             assert await client.post(envelope.raw) is None
@@ -97,7 +97,7 @@ async def test_gateway_that_is_killed_is_no_concern_of_the_daemon(tmp_path: Path
         daemon.wait_for_line(f"gateway gone pid={pid} cause='it hung up'")
 
         async with gateway(tmp_path) as client:
-            assert await take(client) == Gap(None)
+            assert await take(client) == FeedGap(None)
             envelope = live_envelope(1)
             assert await client.post(envelope.raw) is None
             assert await take(client) == [envelope.raw]

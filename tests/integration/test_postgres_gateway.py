@@ -13,7 +13,7 @@ from mailserver.client.mail_client import connect
 from mailserver.ids.envelopes import NS, content_topic_of, message_of, topic_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.ids.waku_message import WakuMessage
-from mailserver.libp2p.multiaddr import Multiaddr, Part
+from mailserver.libp2p.multiaddr import AddressProtocol, Multiaddr
 from mailserver.waku2.store_query import StoreQueryRequest
 from tests.faults.disk_client import Client, connected, until_ready
 from tests.gateway.clients import LightClient
@@ -40,7 +40,7 @@ def ready_port(gateway: GatewayProcess) -> int:
 
 @contextlib.asynccontextmanager
 async def light_client(gateway: GatewayProcess) -> AsyncIterator[LightClient]:
-    async with light_connected(int(Multiaddr.parse(gateway.tcp).value(Part.TCP) or 0)) as client:
+    async with light_connected(int(Multiaddr.parse(gateway.tcp).value(AddressProtocol.TCP) or 0)) as client:
         yield client
 
 

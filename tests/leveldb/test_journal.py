@@ -3,7 +3,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailserver.leveldb import journal
-from mailserver.leveldb.journal import BLOCK_BYTES, Gap, Record, read_journal
+from mailserver.leveldb.journal import BLOCK_BYTES, JournalGap, JournalRecord, read_journal
 from tests.leveldb import writer
 from tests.leveldb.writer import FIRST, FULL, LAST, MIDDLE, chunk
 from tests.properties import settings
@@ -15,10 +15,12 @@ def blocks(data: bytes) -> list[bytes]:
     return [data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)]
 
 
-def read(data: bytes, *, may_be_torn: bool = False) -> tuple[list[bytes], list[Gap]]:
+def read(data: bytes, *, may_be_torn: bool = False) -> tuple[list[bytes], list[JournalGap]]:
     """The records, and the gaps."""
     pieces = list(read_journal(blocks(data), may_be_torn=may_be_torn))
-    return [each.content for each in pieces if isinstance(each, Record)], [p for p in pieces if isinstance(p, Gap)]
+    return [each.content for each in pieces if isinstance(each, JournalRecord)], [
+        p for p in pieces if isinstance(p, JournalGap)
+    ]
 
 
 @settings(max_examples=60)
@@ -35,8 +37,8 @@ def test_records_of_any_length_are_read(sizes: list[int]) -> None:
 
 def test_record_is_told_with_its_place() -> None:
     assert list(read_journal(blocks(writer.journal([b"one", b"two"])), may_be_torn=False)) == [
-        Record(0, b"one"),
-        Record(10, b"two"),
+        JournalRecord(0, b"one"),
+        JournalRecord(10, b"two"),
     ]
 
 
@@ -92,7 +94,7 @@ def test_chunk_with_wrong_checksum_is_left_out_and_the_rest_is_read() -> None:
     records, gaps = read(bytes(data))
 
     assert records == [b"one", b"three"]
-    assert gaps == [Gap(10, bytes(data[10:20]), "chunk fails its checksum")]
+    assert gaps == [JournalGap(10, bytes(data[10:20]), "chunk fails its checksum")]
 
 
 def test_damaged_length_costs_the_rest_of_its_block_only() -> None:
@@ -154,7 +156,7 @@ def test_damaged_length_of_the_last_chunk_is_not_taken_for_one_that_was_being_wr
 
     assert read(bytes(data), may_be_torn=True) == (
         [b"one"],
-        [Gap(10, bytes(data[10:]), "the file ends within this chunk")],
+        [JournalGap(10, bytes(data[10:]), "the file ends within this chunk")],
     )
 
 
@@ -164,7 +166,7 @@ def test_damaged_length_that_hides_what_follows_is_told() -> None:
 
     assert read(bytes(data), may_be_torn=True) == (
         [b"one"],
-        [Gap(10, bytes(data[10:]), "the file ends within this chunk")],
+        [JournalGap(10, bytes(data[10:]), "the file ends within this chunk")],
     )
 
 
@@ -181,14 +183,14 @@ def test_end_behind_a_damaged_chunk_is_told(rest: bytes) -> None:
 
 def test_block_that_cannot_be_read_is_passed_on_and_costs_what_is_in_it() -> None:
     records = [bytes([number]) * 3000 for number in range(60)]
-    written: list[bytes | Gap] = [*blocks(writer.journal(records))]
-    written[1] = Gap(BLOCK_BYTES, b"", "the disk cannot read it")
+    written: list[bytes | JournalGap] = [*blocks(writer.journal(records))]
+    written[1] = JournalGap(BLOCK_BYTES, b"", "the disk cannot read it")
 
     pieces = list(read_journal(written, may_be_torn=True))
 
-    found = [piece.content for piece in pieces if isinstance(piece, Record)]
+    found = [piece.content for piece in pieces if isinstance(piece, JournalRecord)]
     assert [record for record in records if record not in found] == records[10:22]
-    assert [(piece.at, piece.why) for piece in pieces if isinstance(piece, Gap)] == [
+    assert [(piece.at, piece.why) for piece in pieces if isinstance(piece, JournalGap)] == [
         (30070, "a part of this record cannot be read"),
         (BLOCK_BYTES, "the disk cannot read it"),
     ]

@@ -4,15 +4,15 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailserver.leveldb.entries import BEFORE_ALL, Entry, Unreadable
-from mailserver.leveldb.merge import Items, Run, newest
+from mailserver.leveldb.entries import BEFORE_ALL, Entry, UnreadablePiece
+from mailserver.leveldb.merge import Items, SortedRun, newest
 from tests.properties import settings
 
-DAMAGE = Unreadable("000005.ldb", 5, 0, b"", "why")
+DAMAGE = UnreadablePiece("000005.ldb", 5, 0, b"", "why")
 
 
-def run(entries: list[Entry]) -> Run:
-    return Run((entries[0].key, -entries[0].sequence) if entries else BEFORE_ALL, lambda: iter(entries))
+def run(entries: list[Entry]) -> SortedRun:
+    return SortedRun((entries[0].key, -entries[0].sequence) if entries else BEFORE_ALL, lambda: iter(entries))
 
 
 @settings(max_examples=80)
@@ -46,8 +46,8 @@ def test_run_is_opened_only_when_it_is_next() -> None:
         yield Entry(bytes([number]), 1, b"")
         yield Entry(bytes([number, 0]), 1, b"")
 
-    runs = [Run((bytes([number]), -1), partial(counted, number)) for number in (3, 1, 2)]
-    items: Iterator[Entry | Unreadable] = newest(runs)
+    runs = [SortedRun((bytes([number]), -1), partial(counted, number)) for number in (3, 1, 2)]
+    items: Iterator[Entry | UnreadablePiece] = newest(runs)
 
     seen = []
     for item in items:
@@ -60,9 +60,9 @@ def test_run_is_opened_only_when_it_is_next() -> None:
 
 
 def test_what_cannot_be_read_is_told_and_the_rest_is_read() -> None:
-    items: list[Entry | Unreadable] = [DAMAGE, Entry(b"a", 1, b""), DAMAGE, DAMAGE, Entry(b"b", 1, b""), DAMAGE]
+    items: list[Entry | UnreadablePiece] = [DAMAGE, Entry(b"a", 1, b""), DAMAGE, DAMAGE, Entry(b"b", 1, b""), DAMAGE]
 
-    found = list(newest([Run(BEFORE_ALL, lambda: iter(items)), run([Entry(b"aa", 1, b"")])]))
+    found = list(newest([SortedRun(BEFORE_ALL, lambda: iter(items)), run([Entry(b"aa", 1, b"")])]))
 
     assert found.count(DAMAGE) == 4
     assert [item.key for item in found if isinstance(item, Entry)] == [b"a", b"aa", b"b"]
@@ -70,4 +70,4 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_read() -> None:
 
 def test_nothing_of_nothing() -> None:
     assert list(newest([])) == []
-    assert list(newest([run([]), Run(BEFORE_ALL, lambda: iter([DAMAGE]))])) == [DAMAGE]
+    assert list(newest([run([]), SortedRun(BEFORE_ALL, lambda: iter([DAMAGE]))])) == [DAMAGE]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mailserver.codec import snappy
 from mailserver.errors import DecodeError
 from mailserver.leveldb.checksum import masked_checksum
-from mailserver.leveldb.entries import MAX_KEY_BYTES, Entry, Order
+from mailserver.leveldb.entries import MAX_KEY_BYTES, Entry, EntryOrder
 from mailserver.leveldb.table import (
     FOOTER_BYTES,
     MAX_BLOCK_BYTES,
@@ -23,7 +23,7 @@ from tests.leveldb import writer
 from tests.leveldb.writer import MAGIC, block, sized, stored, tagged
 from tests.properties import settings
 
-END: Order = (b"\xff" * MAX_KEY_BYTES, 0)
+END: EntryOrder = (b"\xff" * MAX_KEY_BYTES, 0)
 
 
 def read(file: bytes) -> list[Entry]:
@@ -45,7 +45,7 @@ def in_order(entries: list[Entry]) -> list[Entry]:
     return sorted({(key, -sequence): Entry(key, sequence, value) for key, sequence, value in entries}.values(), key=by)
 
 
-def by(entry: Entry) -> Order:
+def by(entry: Entry) -> EntryOrder:
     return entry.key, -entry.sequence
 
 

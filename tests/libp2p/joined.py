@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from mailserver.errors import LocalProtocolError
 from mailserver.libp2p.mplex import Mplex
-from mailserver.libp2p.streams import DataReceived, Muxer, PeerGoingAway, StreamId, StreamOpened, StreamReset
+from mailserver.libp2p.streams import DataReceived, IncomingStream, Muxer, PeerGoingAway, StreamId, StreamReset
 from mailserver.libp2p.yamux import Yamux
 from tests.fuzz.choices import Choices
 
@@ -54,7 +54,7 @@ class Side:
             if isinstance(event, PeerGoingAway):
                 self.going_away.append(event.code)
                 continue
-            if isinstance(event, StreamOpened):
+            if isinstance(event, IncomingStream):
                 self.opened.append(event.stream)
                 self.heard[event.stream] = Heard()
                 continue

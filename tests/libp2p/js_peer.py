@@ -9,7 +9,7 @@ from typing import Any
 from mailserver.libp2p.connection import Connection
 from mailserver.libp2p.events import Closed, Event, Secured, StreamOpened
 from mailserver.libp2p.identify import IDENTIFY, Identify
-from mailserver.libp2p.multiaddr import Multiaddr, Part
+from mailserver.libp2p.multiaddr import AddressProtocol, Multiaddr
 from mailserver.libp2p.ping import PING, Echo
 from mailserver.libp2p.streams import DataReceived, StreamId, WriteClosed
 from tests.libp2p.js_muxer import ORACLE
@@ -127,7 +127,9 @@ async def dialling_js(muxers: str, key: str) -> tuple[Asking, Multiaddr]:
     async with asyncio.timeout(TIMEOUT_S), node(muxers, key) as process:
         assert process.stdout is not None
         address = Multiaddr.parse((await process.stdout.readline()).decode().strip())
-        reader, writer = await asyncio.open_connection(address.value(Part.IP4), int(address.value(Part.TCP) or 0))
+        reader, writer = await asyncio.open_connection(
+            address.value(AddressProtocol.IP4), int(address.value(AddressProtocol.TCP) or 0)
+        )
         asking = Asking(dialing())
         await asking.serve(reader, writer)
     return asking, address

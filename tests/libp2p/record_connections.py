@@ -6,7 +6,7 @@ Our keys and our randomness are always the same, so what it says can be said to 
 import asyncio
 import json
 
-from mailserver.libp2p.multiaddr import Part
+from mailserver.libp2p.multiaddr import AddressProtocol
 from tests.data import VECTORS
 from tests.libp2p.js_peer import dialled_by_js, dialling_js
 
@@ -20,7 +20,7 @@ async def recorded(muxer: str, key: str) -> list[dict[str, str]]:
     about = {"muxer": muxer, "key": key}
     return [
         {**about, "js": "dialer", "peer_id": found["me"], "said": served.said.hex()},
-        {**about, "js": "listener", "peer_id": address.value(Part.P2P) or "", "said": asking.said.hex()},
+        {**about, "js": "listener", "peer_id": address.value(AddressProtocol.P2P) or "", "said": asking.said.hex()},
     ]
 
 

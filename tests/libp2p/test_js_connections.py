@@ -4,7 +4,7 @@ import pytest
 
 from mailserver.libp2p.events import ProtocolRefused, Secured
 from mailserver.libp2p.identify import IDENTIFY, IdentifyReader
-from mailserver.libp2p.multiaddr import Part
+from mailserver.libp2p.multiaddr import AddressProtocol
 from mailserver.libp2p.peer_id import PeerId
 from mailserver.libp2p.ping import PING
 from tests.libp2p.js_muxer import ORACLE
@@ -52,7 +52,7 @@ async def test_js_dials_us_and_finds_what_it_asks_for(muxers: str, key: str) -> 
 async def test_js_that_we_dial_answers(muxers: str, key: str) -> None:
     asking, address = await dialling_js(muxers, key)
 
-    assert asking.events[0] == Secured(PeerId.parse(address.value(Part.P2P) or ""), expected_muxer(muxers))
+    assert asking.events[0] == Secured(PeerId.parse(address.value(AddressProtocol.P2P) or ""), expected_muxer(muxers))
     assert asking.data_of(asking.echoed) == asking.BYTES
     assert ProtocolRefused(asking.refused, "/none/1.0.0") in asking.events
     reader = IdentifyReader()

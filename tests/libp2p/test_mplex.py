@@ -10,7 +10,7 @@ from mailserver.libp2p.streams import (
     MAX_CONNECTION_BYTES,
     MAX_STREAM_BYTES,
     DataReceived,
-    StreamOpened,
+    IncomingStream,
     StreamReset,
     WriteClosed,
 )
@@ -38,7 +38,7 @@ def with_streams(count: int) -> Mplex:
     muxer = Mplex()
     for number in range(count):
         muxer.receive_data(frame(number, Flag.NEW_STREAM))
-    assert [type(event) for event in muxer.events()] == [StreamOpened] * count
+    assert [type(event) for event in muxer.events()] == [IncomingStream] * count
     return muxer
 
 
@@ -49,9 +49,9 @@ def test_frames_of_another_implementation_are_read() -> None:
     muxer.receive_data(bytes.fromhex("88010231379801023139a801023231"))
 
     opened = muxer.events()
-    assert [type(event) for event in opened] == [StreamOpened] * 3
+    assert [type(event) for event in opened] == [IncomingStream] * 3
     for event in opened:
-        assert isinstance(event, StreamOpened)
+        assert isinstance(event, IncomingStream)
         muxer.reset(event.stream)
     assert sent(muxer) == frame(17, 5) + frame(19, 5) + frame(21, 5)
 
@@ -70,7 +70,7 @@ def test_stream_of_ours_is_written_as_the_specification_says() -> None:
 def test_stream_of_the_other_side_is_answered_with_the_flags_of_the_receiver() -> None:
     muxer = Mplex()
     muxer.receive_data(frame(300, Flag.NEW_STREAM, b"name") + frame(1, Flag.NEW_STREAM))
-    first, second = (event.stream for event in muxer.events() if isinstance(event, StreamOpened))
+    first, second = (event.stream for event in muxer.events() if isinstance(event, IncomingStream))
 
     muxer.send(first, b"data")
     muxer.close_write(first)
@@ -87,7 +87,7 @@ def test_both_sides_may_use_one_number() -> None:
 
     opened, first, second, closed = muxer.events()
 
-    assert isinstance(opened, StreamOpened)
+    assert isinstance(opened, IncomingStream)
     assert opened.stream != ours
     assert (first, second) == (DataReceived(opened.stream, b"a"), DataReceived(ours, b"b"))
     assert closed == WriteClosed(ours)
@@ -99,7 +99,7 @@ def test_every_number_of_60_bits_names_a_stream(number: int) -> None:
 
     muxer.receive_data(frame(number, Flag.NEW_STREAM) + frame(number, Flag.MESSAGE_INITIATOR, b"a"))
     opened, data = muxer.events()
-    assert isinstance(opened, StreamOpened)
+    assert isinstance(opened, IncomingStream)
     assert data == DataReceived(opened.stream, b"a")
     muxer.close_write(opened.stream)
 
@@ -137,8 +137,8 @@ def test_names_and_data_where_none_belongs_are_skipped() -> None:
     (opened, closed) = muxer.events()
     muxer.receive_data(frame(0, Flag.RESET_INITIATOR, b"data") + frame(1, Flag.NEW_STREAM))
 
-    assert (type(opened), type(closed)) == (StreamOpened, WriteClosed)
-    assert [type(event) for event in muxer.events()] == [StreamReset, StreamOpened]
+    assert (type(opened), type(closed)) == (IncomingStream, WriteClosed)
+    assert [type(event) for event in muxer.events()] == [StreamReset, IncomingStream]
 
 
 def test_empty_data_is_no_event() -> None:
@@ -175,7 +175,7 @@ def test_number_is_free_again_once_its_stream_is_gone() -> None:
 
     muxer.receive_data(frame(0, Flag.RESET_INITIATOR) + frame(0, Flag.NEW_STREAM))
 
-    assert [type(event) for event in muxer.events()] == [StreamReset, StreamOpened]
+    assert [type(event) for event in muxer.events()] == [StreamReset, IncomingStream]
 
 
 @pytest.mark.parametrize("flag", [flag for flag in Flag if flag is not Flag.NEW_STREAM])
@@ -215,7 +215,7 @@ def test_rest_of_the_frame_that_reset_a_stream_is_skipped() -> None:
         muxer.receive_data(data[at : at + 60_000])
 
     kinds = [type(event) for event in muxer.events()]
-    assert kinds == [DataReceived] * 4 + [StreamReset, StreamOpened]
+    assert kinds == [DataReceived] * 4 + [StreamReset, IncomingStream]
 
 
 def test_what_is_consumed_makes_room_on_the_stream() -> None:

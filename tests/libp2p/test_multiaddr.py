@@ -8,8 +8,8 @@ from mailserver.libp2p.multiaddr import (
     MAX_NAME_BYTES,
     MAX_PARTS,
     MAX_TEXT_CHARACTERS,
+    AddressProtocol,
     Multiaddr,
-    Part,
 )
 from tests.libp2p.names import identity
 from tests.properties import settings
@@ -39,11 +39,11 @@ def test_text_and_bytes_are_the_same_address(text: str) -> None:
 def test_value_is_that_of_the_first_part_that_is_wanted() -> None:
     address = Multiaddr.parse(f"/dns4/a.example/tcp/443/wss/p2p/{PEER}")
 
-    assert address.value(Part.IP4, Part.DNS4) == "a.example"
-    assert address.value(Part.TCP) == "443"
-    assert address.value(Part.WSS) == ""
-    assert address.value(Part.P2P) == PEER
-    assert address.value(Part.WS) is None
+    assert address.value(AddressProtocol.IP4, AddressProtocol.DNS4) == "a.example"
+    assert address.value(AddressProtocol.TCP) == "443"
+    assert address.value(AddressProtocol.WSS) == ""
+    assert address.value(AddressProtocol.P2P) == PEER
+    assert address.value(AddressProtocol.WS) is None
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_text_that_is_no_address_is_refused(text: str) -> None:
 
 def test_bounds_are_as_named() -> None:
     assert len(Multiaddr.parse("/ws" * MAX_PARTS).parts) == MAX_PARTS
-    assert Multiaddr.parse("/dns4/" + "a" * MAX_NAME_BYTES).value(Part.DNS4) == "a" * MAX_NAME_BYTES
+    assert Multiaddr.parse("/dns4/" + "a" * MAX_NAME_BYTES).value(AddressProtocol.DNS4) == "a" * MAX_NAME_BYTES
 
 
 @pytest.mark.parametrize(

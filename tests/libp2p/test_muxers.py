@@ -16,8 +16,8 @@ from mailserver.libp2p.streams import (
     MAX_STREAM_BYTES,
     MAX_STREAMS,
     DataReceived,
+    IncomingStream,
     StreamId,
-    StreamOpened,
     StreamReset,
     WriteClosed,
 )
@@ -166,7 +166,7 @@ def test_reset_drops_the_events_of_its_stream_and_no_others(kind: str) -> None:
     there.muxer.reset(theirs)
 
     kinds = [type(event) for event in there.muxer.events()]
-    assert kinds == [StreamOpened, DataReceived]
+    assert kinds == [IncomingStream, DataReceived]
 
 
 def test_frames_that_cross_a_reset_are_ignored_and_counted(kind: str) -> None:
@@ -484,7 +484,7 @@ def test_stream_with_an_id_that_was_used_before_is_another_one(kind: str) -> Non
         stream = dialer.open_stream()
         muxer.receive_data(b"".join(dialer.data_to_send()))
         (event,) = muxer.events()
-        assert isinstance(event, StreamOpened)
+        assert isinstance(event, IncomingStream)
         assert event.stream not in names
         for gone in names:
             muxer.consumed(gone, 1)
@@ -511,9 +511,9 @@ def test_events_are_told_in_the_order_of_what_happened(kind: str) -> None:
     there.muxer.receive_data(here.data_to_send())
 
     events = there.muxer.events()
-    (second,) = (event.stream for event in events if isinstance(event, StreamOpened))
+    (second,) = (event.stream for event in events if isinstance(event, IncomingStream))
     assert events == [
-        StreamOpened(second),
+        IncomingStream(second),
         DataReceived(theirs, b"one"),
         WriteClosed(theirs),
         StreamReset(second, True),

@@ -8,9 +8,9 @@ from mailserver.libp2p.framed_muxer import MAX_SENT_BYTES
 from mailserver.libp2p.streams import (
     MAX_CONNECTION_BYTES,
     DataReceived,
+    IncomingStream,
     PeerGoingAway,
     StreamId,
-    StreamOpened,
     StreamReset,
     WriteClosed,
 )
@@ -66,7 +66,7 @@ def listener(streams: int) -> Yamux:
     muxer = Yamux(is_dialer=False)
     for stream in range(1, 2 * streams, 2):
         muxer.receive_data(header(UPDATE, Flag.SYN, stream, 0))
-    assert [type(event) for event in muxer.events()] == [StreamOpened] * streams
+    assert [type(event) for event in muxer.events()] == [IncomingStream] * streams
     assert frames(sent(muxer)) == [(UPDATE, Flag.ACK, stream, 0) for stream in range(1, 2 * streams, 2)]
     return muxer
 
@@ -109,7 +109,7 @@ def test_stream_is_opened_by_data_too_and_acknowledged(is_dialer: bool) -> None:
 
     muxer.receive_data(frame(stream, b"data", Flag.SYN))
 
-    assert muxer.events() == [StreamOpened(stream), DataReceived(stream, b"data")]
+    assert muxer.events() == [IncomingStream(stream), DataReceived(stream, b"data")]
     assert frames(sent(muxer)) == [(UPDATE, Flag.ACK, stream, 0)]
 
 
@@ -153,7 +153,7 @@ def test_stream_may_be_opened_and_closed_in_one_frame() -> None:
     muxer.receive_data(frame(1, b"all", Flag.SYN | Flag.FIN))
 
     stream = StreamId(1)
-    assert muxer.events() == [StreamOpened(stream), DataReceived(stream, b"all"), WriteClosed(stream)]
+    assert muxer.events() == [IncomingStream(stream), DataReceived(stream, b"all"), WriteClosed(stream)]
 
 
 def test_only_what_the_window_allows_is_sent() -> None:
@@ -316,7 +316,7 @@ def test_id_is_free_again_once_its_stream_is_gone() -> None:
 
     muxer.receive_data(header(UPDATE, Flag.RST, 1, 0) + header(UPDATE, Flag.SYN, 1, 0))
 
-    assert [type(event) for event in muxer.events()] == [StreamReset, StreamOpened]
+    assert [type(event) for event in muxer.events()] == [StreamReset, IncomingStream]
 
 
 def test_streams_may_be_opened_in_any_order_of_their_ids() -> None:
@@ -325,7 +325,7 @@ def test_streams_may_be_opened_in_any_order_of_their_ids() -> None:
     for stream in (5, 1, 0xFFFFFFFF, 3):
         muxer.receive_data(header(UPDATE, Flag.SYN, stream, 0))
 
-    streams = [event.stream for event in muxer.events() if isinstance(event, StreamOpened)]
+    streams = [event.stream for event in muxer.events() if isinstance(event, IncomingStream)]
     assert len(set(streams)) == 4
     for stream in streams:
         muxer.send(stream, b"x")
@@ -337,7 +337,7 @@ def test_data_of_a_stream_that_was_refused_is_skipped() -> None:
 
     muxer.receive_data(frame(1, b"taken", Flag.SYN) + frame(3, b"refused", Flag.SYN) + frame(3, b"crossed"))
 
-    assert muxer.events() == [StreamOpened(StreamId(1)), DataReceived(StreamId(1), b"taken")]
+    assert muxer.events() == [IncomingStream(StreamId(1)), DataReceived(StreamId(1), b"taken")]
     assert frames(sent(muxer)) == [(UPDATE, Flag.ACK, 1, 0), (UPDATE, Flag.RST, 3, 0)]
     assert (muxer.refused_streams, muxer.ignored_frames) == (1, 1)
 

@@ -22,8 +22,8 @@ from mailserver.limits.admission import (
     UNKNOWN_GROUPS,
     Admission,
     AdmissionLimits,
+    AdmissionRefusal,
     Allowlist,
-    Refusal,
     groups_of,
     index_to_evict,
 )
@@ -105,17 +105,17 @@ def test_named_peers_are_allowed() -> None:
 def test_connections_of_an_address_are_limited_until_one_ends() -> None:
     admission = Admission(limits(max_per_address=2))
 
-    assert [admission.admit(PHONES, 0.0) for _ in range(3)] == [None, None, Refusal.ADDRESS_FULL]
+    assert [admission.admit(PHONES, 0.0) for _ in range(3)] == [None, None, AdmissionRefusal.ADDRESS_FULL]
     assert admission.admit(NEIGHBOUR, 0.0) is None
 
     admission.release(PHONES)
-    assert [admission.admit(PHONES, 0.0) for _ in range(2)] == [None, Refusal.ADDRESS_FULL]
+    assert [admission.admit(PHONES, 0.0) for _ in range(2)] == [None, AdmissionRefusal.ADDRESS_FULL]
 
 
 def test_connections_of_a_subnet_are_limited_until_one_ends() -> None:
     admission = Admission(limits(max_per_subnet=2))
 
-    assert [admission.admit(f"192.0.2.{host}", 0.0) for host in range(3)] == [None, None, Refusal.SUBNET_FULL]
+    assert [admission.admit(f"192.0.2.{host}", 0.0) for host in range(3)] == [None, None, AdmissionRefusal.SUBNET_FULL]
     assert admission.admit(ELSEWHERE, 0.0) is None
 
     admission.release("192.0.2.0")
@@ -128,8 +128,8 @@ def test_connections_per_second_of_all_addresses_are_limited() -> None:
     addresses = [f"10.{number}.0.1" for number in range(burst + 3)]
 
     assert [admission.admit(address, 9.0) for address in addresses[:burst]] == [None] * burst
-    assert admission.admit(addresses[burst], 9.0) is Refusal.TOO_FAST
-    assert [admission.admit(address, 9.5) for address in addresses[burst + 1 :]] == [None, Refusal.TOO_FAST]
+    assert admission.admit(addresses[burst], 9.0) is AdmissionRefusal.TOO_FAST
+    assert [admission.admit(address, 9.5) for address in addresses[burst + 1 :]] == [None, AdmissionRefusal.TOO_FAST]
 
 
 def test_connections_per_second_of_an_address_are_limited_and_take_nothing_from_others() -> None:
@@ -139,10 +139,10 @@ def test_connections_per_second_of_an_address_are_limited_and_take_nothing_from_
 
     refusals = {admission.admit(PHONES, 0.0) for _ in range(1000)}
 
-    assert refusals == {Refusal.ADDRESS_TOO_FAST}
+    assert refusals == {AdmissionRefusal.ADDRESS_TOO_FAST}
     others = int(4 * BURST_S) - burst
     assert [admission.admit(f"10.0.{number}.1", 0.0) for number in range(others)] == [None] * others
-    assert admission.admit(ELSEWHERE, 0.0) is Refusal.TOO_FAST
+    assert admission.admit(ELSEWHERE, 0.0) is AdmissionRefusal.TOO_FAST
     assert admission.admit(PHONES, 1.0) is None
 
 
@@ -153,11 +153,11 @@ def test_connections_per_second_of_a_subnet_are_limited_and_take_nothing_from_ot
 
     refusals = {admission.admit(f"192.0.2.{host}", 0.0) for host in range(burst, 256)}
 
-    assert refusals == {Refusal.SUBNET_TOO_FAST}
+    assert refusals == {AdmissionRefusal.SUBNET_TOO_FAST}
     others = int(8 * BURST_S) - burst
     assert [admission.admit(f"10.0.{number}.1", 0.0) for number in range(others)] == [None] * others
     second = [admission.admit(PHONES, 1.0), admission.admit(NEIGHBOUR, 1.0), admission.admit("192.0.2.200", 1.0)]
-    assert second == [None, None, Refusal.SUBNET_TOO_FAST]
+    assert second == [None, None, AdmissionRefusal.SUBNET_TOO_FAST]
 
 
 def test_one_line_with_ipv6_does_not_lock_out_the_others() -> None:
@@ -181,7 +181,7 @@ def test_connection_refused_for_the_shared_limit_uses_up_nothing_else() -> None:
     for number in range(int(BURST_S)):
         admission.admit(f"10.0.{number}.1", 0.0)
 
-    assert {admission.admit(PHONES, 0.0) for _ in range(100)} == {Refusal.TOO_FAST}
+    assert {admission.admit(PHONES, 0.0) for _ in range(100)} == {AdmissionRefusal.TOO_FAST}
 
     burst = int(ADDRESS_BURST_S)
     assert [admission.admit(PHONES, second) for second in range(1, burst + 1)] == [None] * burst
@@ -191,7 +191,7 @@ def test_less_than_one_connection_in_a_burst_is_still_one() -> None:
     admission = Admission(limits(per_second_per_address=0.01))
 
     assert admission.admit(PHONES, 0.0) is None
-    assert admission.admit(PHONES, 89.0) is Refusal.ADDRESS_TOO_FAST
+    assert admission.admit(PHONES, 89.0) is AdmissionRefusal.ADDRESS_TOO_FAST
     assert admission.admit(PHONES, 100.0) is None
 
 
@@ -201,7 +201,7 @@ def test_address_whose_handshakes_fail_is_refused_for_a_while() -> None:
     fail(admission, PHONES, FAILURE_WINDOW_S)
     over = FAILURE_WINDOW_S + REFUSAL_S
 
-    assert admission.admit(PHONES, over - 0.1) is Refusal.FAILED_TOO_OFTEN
+    assert admission.admit(PHONES, over - 0.1) is AdmissionRefusal.FAILED_TOO_OFTEN
     assert admission.admit(NEIGHBOUR, FAILURE_WINDOW_S) is None
     fail(admission, PHONES, over, 2)
     assert admission.admit(PHONES, over) is None
@@ -222,7 +222,7 @@ def test_after_a_refusal_failures_are_counted_anew() -> None:
     fail(admission, PHONES, REFUSAL_S, 2)
     fail(admission, PHONES, REFUSAL_S + FAILURE_WINDOW_S)
 
-    assert admission.admit(PHONES, REFUSAL_S + FAILURE_WINDOW_S) is Refusal.FAILED_TOO_OFTEN
+    assert admission.admit(PHONES, REFUSAL_S + FAILURE_WINDOW_S) is AdmissionRefusal.FAILED_TOO_OFTEN
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_success_makes_up_for_failures() -> None:
 
     assert admission.admit(PHONES, 0.0) is None
     admission.handshake_failed(PHONES, 0.0)
-    assert admission.admit(PHONES, 0.0) is Refusal.FAILED_TOO_OFTEN
+    assert admission.admit(PHONES, 0.0) is AdmissionRefusal.FAILED_TOO_OFTEN
 
 
 def test_successes_cannot_be_saved_up() -> None:
@@ -260,7 +260,7 @@ def test_successes_cannot_be_saved_up() -> None:
 
     fail(admission, PHONES, 0.0, 3)
 
-    assert admission.admit(PHONES, 0.0) is Refusal.FAILED_TOO_OFTEN
+    assert admission.admit(PHONES, 0.0) is AdmissionRefusal.FAILED_TOO_OFTEN
 
 
 def test_success_ends_no_refusal() -> None:
@@ -269,7 +269,7 @@ def test_success_ends_no_refusal() -> None:
 
     admission.handshake_succeeded(PHONES)
 
-    assert admission.admit(PHONES, 0.0) is Refusal.FAILED_TOO_OFTEN
+    assert admission.admit(PHONES, 0.0) is AdmissionRefusal.FAILED_TOO_OFTEN
 
 
 def test_success_without_a_failure_is_not_remembered() -> None:
@@ -278,7 +278,7 @@ def test_success_without_a_failure_is_not_remembered() -> None:
     admission.handshake_succeeded(PHONES)
 
     fail(admission, PHONES, 0.0)
-    assert admission.admit(PHONES, 0.0) is Refusal.FAILED_TOO_OFTEN
+    assert admission.admit(PHONES, 0.0) is AdmissionRefusal.FAILED_TOO_OFTEN
 
 
 def test_one_broken_phone_does_not_lock_out_those_behind_the_same_address() -> None:
@@ -298,7 +298,7 @@ def test_all_phones_behind_one_address_come_back_soon_the_first_hundred_together
 
     assert {admission.admit(PHONES, 0.0) for _ in range(100)} == {None}
     assert {admission.admit(PHONES, number / 10) for number in range(1, 101)} == {None}
-    assert admission.admit(PHONES, 60.0) is Refusal.ADDRESS_FULL
+    assert admission.admit(PHONES, 60.0) is AdmissionRefusal.ADDRESS_FULL
 
 
 def test_all_phones_of_a_subnet_come_back_soon_the_first_two_hundred_together() -> None:
@@ -306,7 +306,7 @@ def test_all_phones_of_a_subnet_come_back_soon_the_first_two_hundred_together() 
 
     assert {admission.admit(f"192.0.2.{number % 4}", 0.0) for number in range(200)} == {None}
     assert {admission.admit(f"192.0.2.{number % 4}", number / 20) for number in range(1, 101)} == {None}
-    assert admission.admit(PHONES, 60.0) is Refusal.SUBNET_FULL
+    assert admission.admit(PHONES, 60.0) is AdmissionRefusal.SUBNET_FULL
 
 
 def test_zero_is_no_limit() -> None:
@@ -324,7 +324,7 @@ def test_allowed_addresses_are_never_refused_and_take_no_connections_per_second(
     for _ in range(100):
         assert admission.admit(PHONES, 0.0) is None
         admission.handshake_failed(PHONES, 0.0)
-    assert admission.admit(NEIGHBOUR, 0.0) is Refusal.SUBNET_FULL
+    assert admission.admit(NEIGHBOUR, 0.0) is AdmissionRefusal.SUBNET_FULL
     assert [admission.admit(f"10.0.{number}.1", 0.0) for number in range(int(BURST_S))] == [None] * int(BURST_S)
 
 
@@ -335,7 +335,7 @@ def test_connections_are_counted_whether_allowed_or_not() -> None:
 
     admission.change(limits(max_per_address=2), EMPTY_ALLOWLIST)
 
-    assert admission.admit(PHONES, 0.0) is Refusal.ADDRESS_FULL
+    assert admission.admit(PHONES, 0.0) is AdmissionRefusal.ADDRESS_FULL
     admission.release(PHONES)
     admission.release(PHONES)
     assert admission.admit(PHONES, 0.0) is None
@@ -349,8 +349,8 @@ def test_change_keeps_what_it_does_not_change() -> None:
 
     admission.change(limits(per_second=20, per_second_per_address=1, max_failures=1), EMPTY_ALLOWLIST)
 
-    assert admission.admit(PHONES, 0.0) is Refusal.ADDRESS_TOO_FAST
-    assert admission.admit(NEIGHBOUR, 0.0) is Refusal.FAILED_TOO_OFTEN
+    assert admission.admit(PHONES, 0.0) is AdmissionRefusal.ADDRESS_TOO_FAST
+    assert admission.admit(NEIGHBOUR, 0.0) is AdmissionRefusal.FAILED_TOO_OFTEN
 
 
 def test_rate_of_an_address_that_changes_is_that_of_its_subnet_too() -> None:
@@ -369,7 +369,7 @@ def test_change_keeps_the_shared_rate() -> None:
 
     admission.change(limits(per_second=1, max_per_address=100), EMPTY_ALLOWLIST)
 
-    assert admission.admit(PHONES, 0.0) is Refusal.TOO_FAST
+    assert admission.admit(PHONES, 0.0) is AdmissionRefusal.TOO_FAST
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,7 @@ def test_addresses_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPat
         fail(admission, f"192.0.2.{host}", 0.0)
 
     refusals = [admission.admit(f"192.0.2.{host}", 0.0) for host in range(4)]
-    assert refusals == [None] + [Refusal.FAILED_TOO_OFTEN] * 3
+    assert refusals == [None] + [AdmissionRefusal.FAILED_TOO_OFTEN] * 3
 
 
 def test_addresses_whose_connections_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,7 +421,7 @@ def test_addresses_whose_connections_are_remembered_are_bounded(monkeypatch: pyt
 
     refusals = [admission.admit(f"10.0.{number}.1", 0.0) for number in reversed(range(4))]
 
-    assert refusals == [Refusal.ADDRESS_TOO_FAST] * 3 + [None]
+    assert refusals == [AdmissionRefusal.ADDRESS_TOO_FAST] * 3 + [None]
 
 
 def test_subnets_whose_connections_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,7 +433,7 @@ def test_subnets_whose_connections_are_remembered_are_bounded(monkeypatch: pytes
 
     refusals = [admission.admit(f"10.0.{number}.99", 0.0) for number in reversed(range(4))]
 
-    assert refusals == [Refusal.SUBNET_TOO_FAST] * 3 + [None]
+    assert refusals == [AdmissionRefusal.SUBNET_TOO_FAST] * 3 + [None]
 
 
 class CountingModel:
@@ -460,7 +460,7 @@ class CountingModel:
             gained = SUBNET_FACTOR * self.limits.per_second_per_address * seconds
             self.subnets[subnet] = min(SUBNET_FACTOR * own_burst, left + gained)
 
-    def admit(self, address: str, now: float) -> Refusal | None:
+    def admit(self, address: str, now: float) -> AdmissionRefusal | None:
         refusal = self.refusal(address, now)
         if refusal is None:
             self.open.append(address)
@@ -469,23 +469,23 @@ class CountingModel:
             self.subnets[address.rpartition(".")[0]] -= 1
         return refusal
 
-    def refusal(self, address: str, now: float) -> Refusal | None:
+    def refusal(self, address: str, now: float) -> AdmissionRefusal | None:
         subnet = address.rpartition(".")[0]
         own = self.own.setdefault(address, self.limits.per_second_per_address * ADDRESS_BURST_S)
         of_subnet = self.subnets.setdefault(
             subnet, SUBNET_FACTOR * self.limits.per_second_per_address * ADDRESS_BURST_S
         )
         if now < self.refused_until.get(address, 0.0):
-            return Refusal.FAILED_TOO_OFTEN
+            return AdmissionRefusal.FAILED_TOO_OFTEN
         if self.open.count(address) >= self.limits.max_per_address:
-            return Refusal.ADDRESS_FULL
+            return AdmissionRefusal.ADDRESS_FULL
         if sum(other.rpartition(".")[0] == subnet for other in self.open) >= self.limits.max_per_subnet:
-            return Refusal.SUBNET_FULL
+            return AdmissionRefusal.SUBNET_FULL
         if own < 1:
-            return Refusal.ADDRESS_TOO_FAST
+            return AdmissionRefusal.ADDRESS_TOO_FAST
         if of_subnet < 1:
-            return Refusal.SUBNET_TOO_FAST
-        return Refusal.TOO_FAST if self.everybody < 1 else None
+            return AdmissionRefusal.SUBNET_TOO_FAST
+        return AdmissionRefusal.TOO_FAST if self.everybody < 1 else None
 
     def handshake_failed(self, address: str, now: float) -> None:
         failures = self.failures.setdefault(address, [])
@@ -533,7 +533,7 @@ def test_refusals_are_counted_by_reason() -> None:
     for _ in range(5):
         admission.admit(PHONES, 0.0)
 
-    assert admission.refused == dict.fromkeys(Refusal, 0) | {Refusal.ADDRESS_FULL: 3}
+    assert admission.refused == dict.fromkeys(AdmissionRefusal, 0) | {AdmissionRefusal.ADDRESS_FULL: 3}
 
 
 # Known addresses
@@ -552,7 +552,7 @@ def test_known_address_is_admitted_though_strangers_have_used_up_all() -> None:
 
     use_up(admission, 0)
 
-    assert admission.admit(ELSEWHERE, 0) is Refusal.TOO_FAST
+    assert admission.admit(ELSEWHERE, 0) is AdmissionRefusal.TOO_FAST
     assert admission.admit(PHONES, 0) is None
 
 
@@ -562,7 +562,7 @@ def test_address_that_only_comes_and_goes_is_a_stranger() -> None:
 
     use_up(admission, 0)
 
-    assert admission.admit(PHONES, 0) is Refusal.TOO_FAST
+    assert admission.admit(PHONES, 0) is AdmissionRefusal.TOO_FAST
 
 
 def test_known_addresses_have_limits_too() -> None:
@@ -573,7 +573,7 @@ def test_known_addresses_have_limits_too() -> None:
     admitted = sum(admission.admit(PHONES, 0) is None for _ in range(100))
 
     assert admitted == ADDRESS_BURST_S
-    assert admission.admit(PHONES, 0) is Refusal.ADDRESS_TOO_FAST
+    assert admission.admit(PHONES, 0) is AdmissionRefusal.ADDRESS_TOO_FAST
     assert admission.admit(ELSEWHERE, 0) is None
 
 
@@ -596,7 +596,7 @@ def test_known_addresses_are_forgotten_the_longest_unused_first() -> None:
     for number in range(int(BURST_S)):
         assert admission.admit(f"203.0.113.{number}", 0) is None  # strangers
 
-    assert admission.admit(PHONES, 0) is Refusal.TOO_FAST
+    assert admission.admit(PHONES, 0) is AdmissionRefusal.TOO_FAST
     assert admission.admit(ELSEWHERE, 0) is None
 
 

@@ -15,7 +15,14 @@ from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason, RemoteProtocolError
 from mailserver.limits import packet_rates as rates
 from mailserver.limits.admission import EMPTY_ALLOWLIST, Allowlist
-from mailserver.limits.packet_rates import FAIR_SHARE, RATE_BURST_S, Meter, RateLimit, RateLimiter, RateLimitSettings
+from mailserver.limits.packet_rates import (
+    FAIR_SHARE,
+    RATE_BURST_S,
+    PacketMeter,
+    RateLimit,
+    RateLimiter,
+    RateLimitSettings,
+)
 from mailserver.waku.envelope import Topic
 from mailserver.waku.packets import MAX_RECEIVED_PACKET_BYTES, NO_RATE_LIMITS, RateLimits
 
@@ -41,7 +48,7 @@ def rate_limiter(
     return RateLimiter(RateLimitSettings(packets, sizes, tolerance_s, allowed))
 
 
-def flood(meter: Meter, seconds: float, now: float = 0.0, size: int = 100) -> float:
+def flood(meter: PacketMeter, seconds: float, now: float = 0.0, size: int = 100) -> float:
     """Send packet after packet, each as soon as it is read; return when the first one is read after the time."""
     until = now + seconds
     while now < until:
@@ -280,7 +287,7 @@ class Neighbours:
             elif now < seconds:
                 heapq.heappush(due, (now + 0.0005 + self.flood(meters, number, now), number))
 
-    def flood(self, meters: list[Meter], number: int, now: float) -> float:
+    def flood(self, meters: list[PacketMeter], number: int, now: float) -> float:
         """One packet of a flooder; for how long it then cannot send."""
         try:
             return meters[number].on_packets([self.packet_bytes], now)

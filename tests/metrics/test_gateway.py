@@ -2,7 +2,14 @@
 
 from prometheus_client.exposition import generate_latest
 
-from mailserver.metrics.gateway import Asked, Bridging, Ending, GatewayCollector, GatewayFigures, GatewayMetrics
+from mailserver.metrics.gateway import (
+    Bridging,
+    ClientProtocol,
+    Ending,
+    GatewayCollector,
+    GatewayFigures,
+    GatewayMetrics,
+)
 from mailserver.metrics.labels import ArchiveRead
 
 FIGURES = GatewayFigures(
@@ -66,7 +73,7 @@ def test_what_is_counted_where_it_happens_is_there_from_the_start() -> None:
 def test_no_label_says_who_or_about_what() -> None:
     metrics = GatewayMetrics()
     metrics.registry.register(GatewayCollector(lambda: FIGURES))
-    metrics.requests.labels(Asked.STORE.value, "200").inc()
+    metrics.requests.labels(ClientProtocol.STORE.value, "200").inc()
 
     labels = {name for family in metrics.registry.collect() for sample in family.samples for name in sample.labels}
 

@@ -21,7 +21,7 @@ from mailserver.metrics.figures import (
     NodeFigures,
     StoreFigures,
 )
-from mailserver.metrics.gateway import Asked, GatewayCollector, GatewayFigures, GatewayMetrics
+from mailserver.metrics.gateway import ClientProtocol, GatewayCollector, GatewayFigures, GatewayMetrics
 from mailserver.metrics.labels import Check, ClientFamily, Direction
 from mailserver.metrics.registry import Metrics
 from mailserver.monitoring.health import Health
@@ -101,7 +101,7 @@ def of_gateway(figures: GatewayFigures) -> GatewayMetrics:
     """All metrics of a gateway that was asked once by each protocol, those of `figures`, too."""
     metrics = GatewayMetrics()
     metrics.registry.register(GatewayCollector(lambda: figures))
-    for asked in Asked:
+    for asked in ClientProtocol:
         metrics.requests.labels(asked.value, "200").inc()
     return metrics
 

@@ -17,7 +17,7 @@ from mailserver.client.id_client import IdClient
 from mailserver.client.mail_client import connect
 from mailserver.codec import rlp
 from mailserver.codec.keys import Enode
-from mailserver.communities.links import MagnetLink
+from mailserver.communities.links import AnnouncedLink
 from mailserver.communities.ranges import PERIOD_S
 from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.member.history import open_history
@@ -187,7 +187,7 @@ async def prepare_communities(ours: Path) -> None:
     joined.write(Joined(COMMUNITY))
     async with open_history(joined.history) as history:
         await import_week(history, 5, {"a": [message(5 * WEEK_S)]})
-        await history.note_link(MagnetLink(int(time.time() * 1000), "magnet:?a"), int(time.time()))
+        await history.note_link(AnnouncedLink(int(time.time() * 1000), "magnet:?a"), int(time.time()))
 
 
 async def make_traffic(

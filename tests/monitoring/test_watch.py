@@ -14,7 +14,7 @@ import pytest
 from mailserver.errors import StoreError
 from mailserver.handoff.archived import Archived
 from mailserver.handoff.last_run import EXIT_DAMAGED, Compaction
-from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.handoff.last_upkeep import LastUpkeep, Task
 from mailserver.metrics.registry import Metrics
 from mailserver.monitoring import watch as watch_module
 from mailserver.monitoring.watch import Sight, Watch
@@ -157,14 +157,14 @@ async def test_store_that_the_compaction_found_to_have_gone_back_is_told(store: 
 
 async def test_what_a_merge_or_verification_failed_at_is_seen(store: SqliteStore, tmp_path: Path) -> None:
     path = tmp_path / STORE_FILE
-    write_upkeep(path, Task.MERGE, Upkeep(1.0, 1.0, 2.0, 0, "", 2.0))
+    write_upkeep(path, Task.MERGE, LastUpkeep(1.0, 1.0, 2.0, 0, "", 2.0))
     assert (await look(store, tmp_path)).upkeep_problem == ""
 
-    write_upkeep(path, Task.VERIFY, Upkeep(1.0, 1.0, 2.0, EXIT_DAMAGED, "1 file is missing"))
+    write_upkeep(path, Task.VERIFY, LastUpkeep(1.0, 1.0, 2.0, EXIT_DAMAGED, "1 file is missing"))
     assert (await look(store, tmp_path)).upkeep_problem == "the last verification failed: 1 file is missing"
 
-    write_upkeep(path, Task.VERIFY, Upkeep(1.0, 1.0, 2.0, 1, "no Java"))
-    write_upkeep(path, Task.MERGE, Upkeep(1.0, 3.0))
+    write_upkeep(path, Task.VERIFY, LastUpkeep(1.0, 1.0, 2.0, 1, "no Java"))
+    write_upkeep(path, Task.MERGE, LastUpkeep(1.0, 3.0))
     problem = "the last merge was killed; the last verification failed: no Java"
     assert (await look(store, tmp_path)).upkeep_problem == problem
 

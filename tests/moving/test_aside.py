@@ -8,11 +8,11 @@ import pytest
 
 from mailserver.errors import StoreError
 from mailserver.moving.aside import SetAside, WrongRow
-from mailserver.store.moving import Place, ReadRow
+from mailserver.store.moving import ReadRow, SourcePlace
 
 
 def wrong(seq: int) -> WrongRow:
-    return WrongRow(ReadRow(Place(seq), [1, None, "text", b"\x01", b"\x02\x03"]), "because")
+    return WrongRow(ReadRow(SourcePlace(seq), [1, None, "text", b"\x01", b"\x02\x03"]), "because")
 
 
 def places_in(path: Path) -> list[tuple[str, int]]:

@@ -15,7 +15,7 @@ from mailserver.errors import ConfigError, StartupError, StoreError
 from mailserver.leveldb.entries import Entry
 from mailserver.moving import move as moving
 from mailserver.store.leveldb import go_history
-from mailserver.store.leveldb.folder import Database, look_into
+from mailserver.store.leveldb.folder import LevelDbContents, look_into
 from mailserver.store.moving import BEFORE_ALL, ReadRow
 from mailserver.waku.envelope import Envelope, decode_envelope, encode_envelope
 from tests.data import load
@@ -172,7 +172,7 @@ async def test_tables_that_are_replaced_all_the_time_end_the_move(
     save(tmp_path / "waku", MANY)
     looks: list[int] = []
 
-    def replaced(folder: Path) -> Database:
+    def replaced(folder: Path) -> LevelDbContents:
         found = look_into(folder)
         looks.append(1)
         for path in [*folder.glob("*.ldb"), *folder.glob("*.sst")]:

@@ -244,10 +244,10 @@ async def test_what_could_not_be_stored_is_looked_at_again(tmp_path: Path) -> No
         aside = SetAside(tmp_path / "aside", await read.identity())
         written.hold("no room")
         with pytest.raises(StoreError, match="no room"):
-            await (await moving.Move.begin(read, written, aside, show_nothing)).run()
+            await (await moving.StoreMove.begin(read, written, aside, show_nothing)).run()
         kept = await written.move_record.read()
         written.hold("")
-        report = await (await moving.Move.begin(read, written, aside, show_nothing)).run()
+        report = await (await moving.StoreMove.begin(read, written, aside, show_nothing)).run()
 
     assert kept is None
     assert (report.moved, report.is_whole) == (40, True)

@@ -10,7 +10,7 @@ from mailserver.net import connection as connection_module
 from mailserver.net.connection import Connection
 from mailserver.net.sessions import session_config
 from mailserver.rlpx import p2p
-from mailserver.rlpx.events import Closed
+from mailserver.rlpx.events import SessionClosed
 from mailserver.waku.packets import PacketCode
 from tests.net.wires import BIG, KEY, STATUS, UNKNOWN_CODE, Running, Wires
 from tests.raw_peer import DEPLOYED_STATUS, Packet
@@ -25,7 +25,7 @@ async def test_disconnect_tells_the_peer_why_and_lets_it_close_first(wires: Wire
     await raw.close()
 
     assert reason is DisconnectReason.CLIENT_QUITTING
-    assert await running.ended() == Closed(DisconnectReason.CLIENT_QUITTING, by_peer=False, cause="we are done")
+    assert await running.ended() == SessionClosed(DisconnectReason.CLIENT_QUITTING, by_peer=False, cause="we are done")
     assert not running.connection.is_open
 
 
@@ -60,7 +60,7 @@ async def test_abort_closes_at_once(wires: Wires) -> None:
 
     running.connection.abort("no time")
 
-    assert await running.ended() == Closed(DisconnectReason.TCP_ERROR, by_peer=False, cause="no time")
+    assert await running.ended() == SessionClosed(DisconnectReason.TCP_ERROR, by_peer=False, cause="no time")
     assert await raw.hear_hangup() is None
 
 
@@ -124,7 +124,7 @@ async def test_cancelled_run_closes_the_socket_and_wakes_who_waits(wires: Wires)
 
 
 async def test_every_truncation_of_a_conversation_ends_it_without_an_error(wires: Wires) -> None:
-    heard: list[Closed] = []
+    heard: list[SessionClosed] = []
 
     # Hello and Status as they lie in the stream, cut at a few places in each part and between them.
     for cut in itertools.chain(range(0, 40, 5), range(40, 400, 45)):

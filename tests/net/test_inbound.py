@@ -9,7 +9,7 @@ import pytest
 from mailserver.codec import snappy
 from mailserver.errors import DecodeError
 from mailserver.limits.intake_bounds import QUANTUM_BYTES, STRUCTURE_FACTOR
-from mailserver.net.inbound import Event, Inbound, LongMessage, Message, inflated, one_by_one
+from mailserver.net.inbound import Event, Inbound, LongMessage, SessionMessage, inflated, one_by_one
 from mailserver.net.sessions import WAKU
 from mailserver.rlpx.events import BaseMessageReceived, LongMessageReceived, MessageReceived
 from mailserver.waku.envelope import PART_ENVELOPES, encode_envelopes
@@ -33,7 +33,7 @@ def packet(code: int, payload: bytes = b"") -> MessageReceived:
     return MessageReceived(WAKU, code, payload)
 
 
-def of(*messages: Message) -> Inbound:
+def of(*messages: SessionMessage) -> Inbound:
     inbound = Inbound(ignored, begun)
     for message in messages:
         inbound.add(message)

@@ -12,7 +12,7 @@ import pytest
 
 from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason
-from mailserver.limits.admission import Admission, AdmissionLimits, Refusal
+from mailserver.limits.admission import Admission, AdmissionLimits, AdmissionRefusal
 from mailserver.net import guard
 from mailserver.net import listener as listener_module
 from mailserver.net.connection import Connection
@@ -397,7 +397,7 @@ async def test_refused_address_is_hung_up_on_before_a_byte_is_read(caplog: pytes
         lines = [record.getMessage() for record in caplog.records]
         assert len(lines) == 3
         assert all(line.startswith("connection refused peer=127.0.0.1:") for line in lines)
-        assert all(line.endswith(f"cause={Refusal.ADDRESS_FULL.value!r}") for line in lines)
+        assert all(line.endswith(f"cause={AdmissionRefusal.ADDRESS_FULL.value!r}") for line in lines)
 
 
 async def test_place_of_an_address_is_free_again_whatever_became_of_its_connection() -> None:
@@ -438,7 +438,7 @@ async def test_connection_accepted_in_the_moment_of_the_stop_is_counted_and_let_
         assert host.admission.admit("127.0.0.1", 0.0) is None
         host.admission.release("127.0.0.1")
         assert all(host.admission.admit("127.0.0.1", 0.0) is None for _ in range(20))
-        assert host.admission.admit("127.0.0.1", 0.0) is Refusal.ADDRESS_FULL
+        assert host.admission.admit("127.0.0.1", 0.0) is AdmissionRefusal.ADDRESS_FULL
 
 
 # Whose fault it is that a handshake fails
@@ -595,4 +595,4 @@ async def test_address_whose_handshakes_fail_too_often_is_refused_and_its_peers_
 
         assert (await peer.hear()).message_id == p2p.MessageId.PONG
         assert made == len(host.connections) == 4
-        assert Refusal.FAILED_TOO_OFTEN.value in caplog.records[-1].getMessage()
+        assert AdmissionRefusal.FAILED_TOO_OFTEN.value in caplog.records[-1].getMessage()

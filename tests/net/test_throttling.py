@@ -9,7 +9,7 @@ from mailserver.errors import DisconnectReason, RemoteProtocolError
 from mailserver.net.inbound import Event
 from mailserver.net.pipe import READ_HIGH_BYTES
 from mailserver.rlpx import p2p
-from mailserver.rlpx.events import Closed
+from mailserver.rlpx.events import SessionClosed
 from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.peer import P2PRequestReceived
@@ -210,7 +210,7 @@ async def test_peer_that_goes_on_over_its_limit_is_told_why_it_is_disconnected(w
 
     assert await raw.hear_hangup() is DisconnectReason.SUBPROTOCOL_ERROR
     await raw.close()
-    assert await running.ended() == Closed(DisconnectReason.SUBPROTOCOL_ERROR, by_peer=False, cause="too much")
+    assert await running.ended() == SessionClosed(DisconnectReason.SUBPROTOCOL_ERROR, by_peer=False, cause="too much")
     assert running.events[1:] == [P2PRequestReceived(b"1")]
     assert len(valve.sizes) == 2
 

@@ -18,7 +18,7 @@ from mailserver.net.sessions import session_config
 from mailserver.rlpx import liveness as liveness_module
 from mailserver.rlpx import p2p
 from mailserver.rlpx import session as session_module
-from mailserver.rlpx.events import BaseMessageReceived, Closed
+from mailserver.rlpx.events import BaseMessageReceived, SessionClosed
 from mailserver.rlpx.session_config import Refuse
 from mailserver.waku.bloom import EMPTY_BLOOM
 from mailserver.waku.packets import StatusOptions
@@ -63,7 +63,7 @@ class Running:
                 await self._act(event)
         return 0.0 if self._throttle is None else self._throttle(size, asyncio.get_running_loop().time())
 
-    async def ended(self) -> Closed:
+    async def ended(self) -> SessionClosed:
         """Wait until the connection has ended; return how."""
         await asyncio.wait_for(self.task, DEADLINE_S)
         assert self.connection.closed is not None
@@ -169,7 +169,7 @@ def wait_at_requests(gate: asyncio.Event) -> Act:
 
 async def reason_for(
     wires: Wires, status: StatusOptions, *said: Callable[[RawPeer], bytes]
-) -> tuple[DisconnectReason | None, Closed]:
+) -> tuple[DisconnectReason | None, SessionClosed]:
     """What a peer hears that says these things after the key exchange, all in one write; and how we saw it."""
     running, raw = await wires.connect(status=status)
     frames = []

@@ -16,8 +16,8 @@ from mailserver.peers.completions import (
     MAX_TIMEOUT_S,
     Asker,
     Completions,
-    Ended,
-    Subscription,
+    OutcomeQueue,
+    RequestEnded,
     TooManyRequests,
 )
 from mailserver.waku.envelope import EnvelopeHash
@@ -31,9 +31,9 @@ FIRST, SECOND = RequestId(digest("first")), RequestId(digest("second"))
 LAST = EnvelopeHash(digest("last"))
 
 
-async def told(subscription: Subscription) -> list[Ended]:
+async def told(subscription: OutcomeQueue) -> list[RequestEnded]:
     """All that the subscription is told now."""
-    found: list[Ended] = []
+    found: list[RequestEnded] = []
 
     async def read() -> None:
         while True:
@@ -45,7 +45,7 @@ async def told(subscription: Subscription) -> list[Ended]:
     return found
 
 
-async def outcomes(subscription: Subscription) -> list[Completion | Failure]:
+async def outcomes(subscription: OutcomeQueue) -> list[Completion | Failure]:
     return [ended.outcome for ended in await told(subscription)]
 
 
@@ -61,7 +61,7 @@ async def test_completion_of_a_request_is_told_to_all_subscribers_once() -> None
     await pass_time(2 * ANSWER_TIMEOUT_S)
 
     for subscription in subscriptions:
-        assert await told(subscription) == [Ended(completion, ASKER)]
+        assert await told(subscription) == [RequestEnded(completion, ASKER)]
     assert len(completions) == 0
 
 

@@ -8,7 +8,7 @@ import pytest
 from mailserver.codec.keccak import keccak256
 from mailserver.errors import DisconnectReason, RemoteProtocolError
 from mailserver.limits.intake_bounds import LARGE_WORK, PART_WORK, QUANTUM_BYTES, PacketCost
-from mailserver.net.inbound import Inbound, LongMessage, Message
+from mailserver.net.inbound import Inbound, LongMessage, SessionMessage
 from mailserver.net.sessions import WAKU
 from mailserver.peers.packet_batch import PacketBatch
 from mailserver.rlpx.events import BaseMessageReceived, MessageReceived
@@ -52,7 +52,7 @@ def messages() -> MessageReceived:
 PING = BaseMessageReceived(1)
 
 
-def inbound_of(*messages: Message) -> Inbound:
+def inbound_of(*messages: SessionMessage) -> Inbound:
     inbound = Inbound(decoded, begun)
     for message in messages:
         inbound.add(message)

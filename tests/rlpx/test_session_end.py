@@ -4,7 +4,7 @@ import pytest
 
 from mailserver.codec import rlp
 from mailserver.errors import DisconnectReason
-from mailserver.rlpx.events import Closed, MessageReceived
+from mailserver.rlpx.events import MessageReceived, SessionClosed
 from mailserver.rlpx.moves import SessionState
 from mailserver.rlpx.p2p import MessageId
 from tests.pairs import (
@@ -29,7 +29,7 @@ def test_disconnect_says_why_and_ends_the_session() -> None:
 
     session.disconnect(DisconnectReason.CLIENT_QUITTING, "stopping")
 
-    assert session.events() == [Closed(DisconnectReason.CLIENT_QUITTING, by_peer=False, cause="stopping")]
+    assert session.events() == [SessionClosed(DisconnectReason.CLIENT_QUITTING, by_peer=False, cause="stopping")]
     assert peer.hear_inflated() == [disconnect_of(DisconnectReason.CLIENT_QUITTING)]
     assert session.state is SessionState.CLOSED
 
@@ -81,7 +81,7 @@ def test_disconnect_of_the_peer_ends_the_session_for_its_reason(reason: Disconne
     peer.say(MessageId.DISCONNECT, rlp.encode([number] if form == "list" else number))
 
     [event] = session.events()
-    assert event == Closed(reason, by_peer=True, cause=f"peer disconnected: {reason.name}")
+    assert event == SessionClosed(reason, by_peer=True, cause=f"peer disconnected: {reason.name}")
     assert peer.hear() == []
 
 
@@ -92,7 +92,7 @@ def test_disconnect_of_the_peer_for_no_known_reason_ends_the_session(payload: by
     peer.say(MessageId.DISCONNECT, payload)
 
     [event] = session.events()
-    assert event == Closed(None, by_peer=True, cause="peer disconnected: unknown reason")
+    assert event == SessionClosed(None, by_peer=True, cause="peer disconnected: unknown reason")
 
 
 def test_disconnect_reaches_the_other_session() -> None:
@@ -134,6 +134,6 @@ def test_end_of_file_ends_the_session_in_each_state(state: SessionState) -> None
     session.receive_eof()
     session.receive_eof()
 
-    assert session.events() == [Closed(None, by_peer=True, cause=f"connection closed in state {state.name}")]
+    assert session.events() == [SessionClosed(None, by_peer=True, cause=f"connection closed in state {state.name}")]
     assert session.data_to_send() == []
     assert session.next_timer() is None

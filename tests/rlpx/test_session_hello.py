@@ -7,7 +7,7 @@ from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import Capability, SharedCapability
-from mailserver.rlpx.events import Opened
+from mailserver.rlpx.events import SessionOpened
 from mailserver.rlpx.framing import HEADER_BYTES
 from mailserver.rlpx.moves import SessionState
 from mailserver.rlpx.p2p import MessageId
@@ -148,7 +148,7 @@ def test_highest_common_version_of_each_name_is_shared() -> None:
     peer.greet(capabilities=[waku_0, waku_1, TOY, OTHER])
 
     shared = (SharedCapability(TOY, 16, 3), SharedCapability(waku_1, 19, 128))
-    assert session.events() == [Opened(INITIATOR_ID, "scripted/1", shared)]
+    assert session.events() == [SessionOpened(INITIATOR_ID, "scripted/1", shared)]
 
 
 def test_hello_of_a_later_version_with_further_elements_opens_a_compressed_session() -> None:

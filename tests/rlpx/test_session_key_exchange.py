@@ -6,7 +6,7 @@ from mailserver.codec.keys import NodeId, PrivateKey
 from mailserver.errors import DecodeError, DisconnectReason
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import Capability, SharedCapability
-from mailserver.rlpx.events import Closed, Opened
+from mailserver.rlpx.events import SessionClosed, SessionOpened
 from mailserver.rlpx.handshake import PLAIN_AUTH_BYTES, Entropy, Initiator, Recipient
 from mailserver.rlpx.moves import SessionState
 from mailserver.rlpx.p2p import MessageId
@@ -48,8 +48,8 @@ def test_both_sides_open_however_the_bytes_are_cut(chunk_bytes: int | None) -> N
     pair.pump(chunk_bytes=chunk_bytes)
 
     shared = (SharedCapability(TOY, TOY_OFFSET, TOY_CODES),)
-    assert pair.initiator.events() == [Opened(RECIPIENT_ID, "recipient/1", shared)]
-    assert pair.recipient.events() == [Opened(INITIATOR_ID, "initiator/1", shared)]
+    assert pair.initiator.events() == [SessionOpened(RECIPIENT_ID, "recipient/1", shared)]
+    assert pair.recipient.events() == [SessionOpened(INITIATOR_ID, "initiator/1", shared)]
     assert pair.initiator.state is pair.recipient.state is SessionState.OPEN
 
 
@@ -171,7 +171,7 @@ def test_plain_auth_from_before_eip_8_is_refused_with_its_last_byte(chunk_bytes:
 
     [event] = session.events()
     assert event == BREACH
-    assert isinstance(event, Closed)
+    assert isinstance(event, SessionClosed)
     assert "before EIP-8" in event.cause
     assert session.data_to_send() == []
 

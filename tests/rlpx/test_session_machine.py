@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mailserver.errors import DisconnectReason, LocalProtocolError
-from mailserver.rlpx.events import BaseMessageReceived, Closed, Event, MessageReceived, Opened
+from mailserver.rlpx.events import BaseMessageReceived, Event, MessageReceived, SessionClosed, SessionOpened
 from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S, PROBE_TIMEOUT_S, SEEN_RECENTLY_S
 from mailserver.rlpx.moves import SessionState
 from mailserver.rlpx.session import HANDSHAKE_TIMEOUT_S, Session
@@ -59,7 +59,7 @@ class Side:
             self.state = SessionState.OPEN
             self.deadline, self.next_ping = now + IDLE_TIMEOUT_S, now + PING_INTERVAL_S
             self.seen_at = now
-            self.events.append(Opened)
+            self.events.append(SessionOpened)
         elif kind == "message":
             assert isinstance(content, tuple)
             self.events.append(MessageReceived(TOY, *content))
@@ -261,8 +261,8 @@ class Joined(RuleBasedStateMachine):
     @invariant()
     def events_are_those_of_the_model(self) -> None:
         for happened, model in zip(self.happened, self.models, strict=True):
-            assert [Opened if isinstance(event, Opened) else event for event in happened] == model.events
-            assert sum(isinstance(event, Closed) for event in happened) <= 1
+            assert [SessionOpened if isinstance(event, SessionOpened) else event for event in happened] == model.events
+            assert sum(isinstance(event, SessionClosed) for event in happened) <= 1
 
 
 TestJoined = Joined.TestCase

@@ -10,7 +10,7 @@ from mailserver.codec import snappy
 from mailserver.errors import DisconnectReason, LocalProtocolError
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import Capability
-from mailserver.rlpx.events import BaseMessageReceived, Closed, MessageReceived, Opened
+from mailserver.rlpx.events import BaseMessageReceived, MessageReceived, SessionClosed, SessionOpened
 from mailserver.rlpx.framing import HEADER_BYTES
 from mailserver.rlpx.moves import SessionState
 from mailserver.rlpx.p2p import MessageId
@@ -74,7 +74,7 @@ def test_messages_behind_hello_in_one_piece_arrive() -> None:
     feed(session, stream + peer.frame(TOY_OFFSET, b"one") + peer.frame(TOY_OFFSET + 1, b"two"))
 
     opened, *messages = session.events()
-    assert isinstance(opened, Opened)
+    assert isinstance(opened, SessionOpened)
     assert codes_and_payloads(messages) == [(0, b"one"), (1, b"two")]
 
 
@@ -199,7 +199,7 @@ def test_message_that_announces_too_much_is_refused() -> None:
 
     [event] = session.events()
     assert event == BREACH
-    assert isinstance(event, Closed)
+    assert isinstance(event, SessionClosed)
     assert f"got {MAX_MESSAGE_BYTES + 1}, limit {MAX_MESSAGE_BYTES}" in event.cause
 
 
@@ -213,7 +213,7 @@ def test_short_frame_becomes_no_long_message_whatever_it_announces() -> None:
 
     [event] = session.events()
     assert event == BREACH
-    assert isinstance(event, Closed)
+    assert isinstance(event, SessionClosed)
     assert f"got {MAX_MESSAGE_BYTES + 1}, limit {MAX_MESSAGE_BYTES}" in event.cause
 
 
@@ -258,7 +258,7 @@ def test_no_config_raises_the_limit_above_that_of_snappy() -> None:
 
     [event] = session.events()
     assert event == BREACH
-    assert isinstance(event, Closed)
+    assert isinstance(event, SessionClosed)
     assert f"got {MAX_SNAPPY_BYTES + 1}, limit {MAX_SNAPPY_BYTES}" in event.cause
 
 

@@ -10,7 +10,7 @@ from mailserver.codec import snappy
 from mailserver.codec.keys import PrivateKey
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import Capability, SharedCapability
-from mailserver.rlpx.events import Closed, Event, MessageReceived, Opened
+from mailserver.rlpx.events import Event, MessageReceived, SessionClosed, SessionOpened
 from mailserver.rlpx.framing import HEADER_BYTES
 from mailserver.rlpx.handshake import Entropy
 from mailserver.rlpx.moves import SessionState
@@ -79,7 +79,7 @@ def replay(sender: str, stream: bytes, *, chunk_bytes: int | None = None) -> lis
 def test_good_stream_opens_the_session_and_brings_three_messages(sender: str, chunk_bytes: int | None) -> None:
     opened, *messages, end = replay(sender, STREAMS[sender], chunk_bytes=chunk_bytes)
 
-    assert isinstance(opened, Opened)
+    assert isinstance(opened, SessionOpened)
     assert codes_and_payloads(messages) == [(code, f"from the {sender}".encode()) for code in range(3)]
     assert end == AnyClosed(None, by_peer=True)
 
@@ -92,7 +92,7 @@ def test_flipped_bit_anywhere_ends_the_session_before_the_message_it_is_in(sende
     for at in range(len(stream)):
         *events, end = replay(sender, stream[:at] + bytes([stream[at] ^ 1 << at % 8]) + stream[at + 1 :])
 
-        assert isinstance(end, Closed)
+        assert isinstance(end, SessionClosed)
         assert events == good[: len(events)]
         assert len(events) < len(good)
 
@@ -115,7 +115,7 @@ def test_every_truncation_ends_the_session_with_what_was_whole(sender: str) -> N
 def test_random_bytes_in_place_of_a_handshake_never_raise(junk: bytes, sender: str, chunk_bytes: int) -> None:
     [end] = replay(sender, junk, chunk_bytes=chunk_bytes)
 
-    assert isinstance(end, Closed)
+    assert isinstance(end, SessionClosed)
 
 
 @settings(max_examples=50)
@@ -146,8 +146,8 @@ def test_random_frame_bodies_never_raise(bodies: list[bytes], greeted: bool) -> 
     session.receive_eof()
 
     events = session.events()
-    assert [type(event) for event in events].count(Closed) == 1
-    assert isinstance(events[-1], Closed)
+    assert [type(event) for event in events].count(SessionClosed) == 1
+    assert isinstance(events[-1], SessionClosed)
 
 
 @pytest.mark.parametrize("name", SESSIONS)
@@ -169,7 +169,7 @@ def test_recorded_initiator_is_understood_to_its_last_message(name: str, chunk_b
     feed(session, bytes.fromhex(recorded["auth"] + recorded["initiator_frames"]), chunk_bytes=chunk_bytes)
 
     opened, *events = session.events()
-    assert isinstance(opened, Opened)
+    assert isinstance(opened, SessionOpened)
     assert opened.node_id.hex() == recorded["secrets"]["initiator_public_key"]
     assert opened.shared == (SharedCapability(WAKU, 0x10, 128),)
     assert events == [

@@ -4,7 +4,7 @@ import pytest
 
 from mailserver.errors import DisconnectReason
 from mailserver.rlpx import p2p
-from mailserver.rlpx.events import BaseMessageReceived, Closed
+from mailserver.rlpx.events import BaseMessageReceived, SessionClosed
 from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S, PROBE_TIMEOUT_S, SEEN_RECENTLY_S
 from mailserver.rlpx.moves import SessionState
 from mailserver.rlpx.p2p import MessageId
@@ -187,7 +187,7 @@ def test_probed_peer_is_pinged_at_once_and_given_up_if_it_stays_silent() -> None
     session.handle_timer(PROBED + PROBE_TIMEOUT_S)
 
     assert session.events() == [
-        Closed(DisconnectReason.PING_TIMEOUT, by_peer=False, cause=f"peer was silent for {PROBE_TIMEOUT_S:g} s")
+        SessionClosed(DisconnectReason.PING_TIMEOUT, by_peer=False, cause=f"peer was silent for {PROBE_TIMEOUT_S:g} s")
     ]
     assert peer.hear_inflated() == [disconnect_of(DisconnectReason.PING_TIMEOUT)]
 
@@ -204,7 +204,7 @@ def test_probed_peer_that_says_anything_has_as_long_as_any_other(message_id: int
     assert session.state is SessionState.OPEN
     session.handle_timer(answered + IDLE_TIMEOUT_S)
 
-    assert session.events()[-1] == Closed(
+    assert session.events()[-1] == SessionClosed(
         DisconnectReason.PING_TIMEOUT, by_peer=False, cause=f"peer was silent for {IDLE_TIMEOUT_S:g} s"
     )
 

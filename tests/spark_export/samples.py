@@ -27,7 +27,7 @@ from mailserver.store.sqlite.store import open_store
 from mailserver.waku.envelope import Topic, decode_envelope, encode_envelope
 from spark_export.compact import compact
 from spark_export.config import CompactConfig
-from spark_export.places import Place
+from spark_export.places import StorePlace
 from spark_export.recording import locked_stores
 from spark_export.run_report import RunReport
 
@@ -135,7 +135,7 @@ def rows_of(put_in: Iterable[NewEnvelope]) -> list[dict[str, Any]]:
 def compact_into(
     spark: SparkSession,
     archive: Path | str,
-    *stores: Place,
+    *stores: StorePlace,
     now: float = (DAY + 10) * DAY_S,
     run: str = "run-1",
     until: int | None = None,

@@ -14,7 +14,7 @@ from spark_export.incidents import Incidents
 from spark_export.places import read_archived, write_archived, write_compaction
 from spark_export.publishing import WritableArchive
 from spark_export.storage import LocalStorage
-from spark_export.store import Store, StoreDay
+from spark_export.store import StoreDay, StoreSnapshot
 
 DAY = 20_000  # 2024-10-04
 
@@ -29,7 +29,7 @@ def record(last_seq: int) -> dict[str, PeriodRecord]:
 def test_day_of_which_the_archive_knows_later_rows_than_the_store_is_not_handed_over(
     tmp_path: Path, known: int, archived: dict[int, int]
 ) -> None:
-    store = Store(
+    store = StoreSnapshot(
         tmp_path / "mailserver.db", "ours", (StoreDay(DAY, 5, 500, 6, 10), StoreDay(DAY + 1, 1, 1, 11, 11)), 1, 11
     )
 
@@ -41,7 +41,7 @@ def test_day_of_which_the_archive_knows_later_rows_than_the_store_is_not_handed_
 
 
 def test_store_beside_which_nothing_can_be_written_is_named(tmp_path: Path) -> None:
-    store = Store(tmp_path / "gone" / "mailserver.db", "ours", (), 0, 0)
+    store = StoreSnapshot(tmp_path / "gone" / "mailserver.db", "ours", (), 0, 0)
 
     with pytest.raises(ExportError, match="cannot write beside"):
         hand_over([store], {}, "file:///archive", 1.0)
@@ -50,16 +50,16 @@ def test_store_beside_which_nothing_can_be_written_is_named(tmp_path: Path) -> N
 NOW, AHEAD = 1_000_000, 9_000_000
 
 
-def store_of(tmp_path: Path, verified_at: int) -> Store:
+def store_of(tmp_path: Path, verified_at: int) -> StoreSnapshot:
     """A store beside which it says that a run found its day in the archive at some moment."""
-    store = Store(tmp_path / "mailserver.db", "ours", (StoreDay(DAY, 5, 500, 6, 10),), 1, 10)
+    store = StoreSnapshot(tmp_path / "mailserver.db", "ours", (StoreDay(DAY, 5, 500, 6, 10),), 1, 10)
     write_archived(store.place, Archived("ours", f"file://{tmp_path}/archive", verified_at, {DAY: 10}))
     last = Compaction(1.0, 2.0, 0, succeeded_at=2.0, archived={DAY: ArchivedDay(5, 500)})
     write_compaction(store.place, last)
     return store
 
 
-def check(store: Store, archive: Path, now: int) -> None:
+def check(store: StoreSnapshot, archive: Path, now: int) -> None:
     check_archive_is_there(WritableArchive(LocalStorage(archive)), [store], now)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.catchup.ledger import open_ledger
-from mailserver.catchup.ranges import Range
+from mailserver.catchup.ranges import MissingRange
 from mailserver.codec.keys import NodeId
 from mailserver.communities.formats import TimeRange
 from mailserver.community.folder import COMMUNITIES_FOLDER
@@ -22,10 +22,10 @@ from mailserver.store.postgres.job import StoreDatabase
 from mailserver.store.postgres.store import open_store
 from mailserver.waku.envelope import Envelope
 from spark_export import community_rows
-from spark_export.communities import CommunitiesConfig, CommunitiesReport, make_archives_by
+from spark_export.communities import CommunitiesReport, CommunitiesRun, make_archives_by
 from spark_export.community_plan import missing_of
 from spark_export.errors import ExportError
-from spark_export.places import Place
+from spark_export.places import StorePlace
 from tests.community.owner.samples import ATTIC, GARDEN, KITCHEN, garden, made_in, sealed, week
 from tests.spark_export.samples import put
 from tests.spark_export.test_community_runs import hashes, history, in_order, settled, stored
@@ -65,8 +65,8 @@ def folder(tmp_path: Path) -> CommunityFolder:
     return made_in(tmp_path / COMMUNITIES_FOLDER, garden(GARDEN, KITCHEN))
 
 
-def run(folder: CommunityFolder, now: int, *stores: Place) -> CommunitiesReport:
-    return make_archives_by(in_order, CommunitiesConfig(folder.path.parent, stores), None, now=now)
+def run(folder: CommunityFolder, now: int, *stores: StorePlace) -> CommunitiesReport:
+    return make_archives_by(in_order, CommunitiesRun(folder.path.parent, stores), None, now=now)
 
 
 def posted(number: int, count: int, draw: random.Random) -> list[Envelope]:
@@ -159,11 +159,11 @@ async def test_what_is_missing_in_a_database_is_what_the_mailserver_of_the_commu
     async with open_store(database.url) as store:
         await store.put(stored([sealed(last - 1)]))
     ledger = open_ledger(tmp_path)
-    ledger.note_missed(Range(5, 9))
-    ledger.account(NodeId(bytes(64))).add(Range(5, 9))
+    ledger.note_missed(MissingRange(5, 9))
+    ledger.account(NodeId(bytes(64))).add(MissingRange(5, 9))
     await ledger.save()
 
-    def missing(*stores: Place) -> Sequence[TimeRange]:
+    def missing(*stores: StorePlace) -> Sequence[TimeRange]:
         return missing_of(stores, tmp_path, now)
 
     of_a_copy = await asyncio.to_thread(missing, database.place)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.catchup.ledger import open_ledger
-from mailserver.catchup.ranges import Range
+from mailserver.catchup.ranges import MissingRange
 from mailserver.codec.keys import NodeId
 from mailserver.communities.channels import Channel
 from mailserver.communities.formats import MAX_CHUNK_BYTES, PIECE_BYTES, TimeRange
@@ -141,10 +141,10 @@ async def test_missed_times_that_a_source_owes_are_awaited_with_their_last_secon
     for number, store in enumerate(stores[:3]):
         store.parent.mkdir()
         ledger = open_ledger(store.parent)
-        missed = Range(5 + 100 * number, 9 + 100 * number)
+        missed = MissingRange(5 + 100 * number, 9 + 100 * number)
         ledger.note_missed(missed)
         if number < 2:
-            ledger.account(NodeId(bytes(64))).add(Range(missed.lower, missed.upper + 50))
+            ledger.account(NodeId(bytes(64))).add(MissingRange(missed.lower, missed.upper + 50))
         await ledger.save()
 
     assert missing_of(stores, tmp_path, 1000) == (TimeRange(5, 10), TimeRange(105, 110))

@@ -33,8 +33,8 @@ from spark_export import community_encoding, community_rows
 from spark_export.communities import (
     LOCK_FILE,
     SCRATCH_FOLDER,
-    CommunitiesConfig,
     CommunitiesReport,
+    CommunitiesRun,
     CommunityReport,
     RangeMade,
     RangeTask,
@@ -73,7 +73,7 @@ def shuffled(order: random.Random) -> RunTasks:
 def run(
     folder: CommunityFolder, now: int, *stores: Path, tasks: RunTasks = in_order, missing: tuple[TimeRange, ...] = ()
 ) -> CommunitiesReport:
-    config = CommunitiesConfig(folder.path.parent, stores, missing=missing)
+    config = CommunitiesRun(folder.path.parent, stores, missing=missing)
     return make_archives_by(tasks, config, None, now=now)
 
 
@@ -274,7 +274,7 @@ def test_community_that_is_off_or_has_no_channels_is_left_alone(tmp_path: Path) 
 
     assert run(folder, settled(0)).communities == []
     assert not folder.data.exists()
-    assert make_archives_by(in_order, CommunitiesConfig(tmp_path / "none", ()), None, now=0).communities == []
+    assert make_archives_by(in_order, CommunitiesRun(tmp_path / "none", ()), None, now=0).communities == []
 
 
 def test_two_runs_do_not_work_at_once(folder: CommunityFolder) -> None:

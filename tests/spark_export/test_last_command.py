@@ -11,7 +11,7 @@ import pytest
 
 from mailserver.archive.days import day_of, utc_text
 from mailserver.handoff.last_run import EXIT_DAMAGED, ArchivedDay, ArchiveFigures, Compaction
-from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.handoff.last_upkeep import LastUpkeep, Task
 from mailserver.store.sqlite.handoff import (
     compaction_file,
     compaction_lock,
@@ -229,15 +229,15 @@ def test_damage_is_told_whatever_became_of_the_next_run(
 # Merging and verifying
 
 
-def verified(days_ago: float, exit_code: int | None = 0, error: str = "", *, waits_days: float = 0) -> Upkeep:
+def verified(days_ago: float, exit_code: int | None = 0, error: str = "", *, waits_days: float = 0) -> LastUpkeep:
     """A verification of so long ago; without an exit code, it has not ended."""
     at = time.time() - days_ago * DAY_S
     ended = None if exit_code is None else at + 5
     waits_since = time.time() - (waits_days or days_ago) * DAY_S
-    return Upkeep(waits_since, at, ended, exit_code, error, ended if exit_code == 0 else None)
+    return LastUpkeep(waits_since, at, ended, exit_code, error, ended if exit_code == 0 else None)
 
 
-def a_week_after(upkeep: Upkeep) -> list[str]:
+def a_week_after(upkeep: LastUpkeep) -> list[str]:
     """Options by which a verification is due a week after this one, and each week after that."""
     due = time.gmtime(upkeep.waits_since + 7 * DAY_S)
     return ["--verify-schedule", f"{due.tm_min} {due.tm_hour} * * {(due.tm_wday + 1) % 7}"]

@@ -22,7 +22,7 @@ from spark_export.pieces import (
     pieces_of_day,
     pieces_of_month,
 )
-from spark_export.store import Store
+from spark_export.store import StoreSnapshot
 from tests.spark_export.samples import DAY, FIRST
 
 MONTH = "2024-10"
@@ -35,8 +35,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "HALVED_BYTES", 25)
 
 
-def store(number: int) -> Store:
-    return Store(Path(f"/stores/{number}"), f"id-{number}", (), 1, 0)
+def store(number: int) -> StoreSnapshot:
+    return StoreSnapshot(Path(f"/stores/{number}"), f"id-{number}", (), 1, 0)
 
 
 def record(period: str, *files: tuple[str, int], sha256: str = "12") -> PeriodRecord:

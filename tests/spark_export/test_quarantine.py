@@ -15,7 +15,7 @@ from spark_export import quarantine as quarantine_module
 from spark_export.quarantine import quarantine
 from spark_export.source import Faulty
 from spark_export.storage import LocalStorage
-from spark_export.store import Store
+from spark_export.store import StoreSnapshot
 
 DAY = 20_780
 STORE = "ab" * 16
@@ -26,7 +26,7 @@ def faulty(seq: int, raw: bytes = b"\xff\x00", fault: str = "undecodable") -> Fa
 
 
 def set_aside(archive: Path, *rows: Faulty) -> Counter[int]:
-    stores = [cast(Store, SimpleNamespace(id=STORE))]  # nothing else of a store is asked for
+    stores = [cast(StoreSnapshot, SimpleNamespace(id=STORE))]  # nothing else of a store is asked for
     return quarantine(LocalStorage(archive), stores, rows)
 
 

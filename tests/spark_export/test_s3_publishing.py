@@ -25,10 +25,10 @@ from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord, enc
 from mailserver.archive.paths import directory_of, index_of, record_of
 from spark_export.errors import ExportCheckFailed
 from spark_export.inspection import names_and_sizes
-from spark_export.pieces import Batch, FileRows, Piece, Source, StoreRows
+from spark_export.pieces import Batch, FileRows, Piece, PieceSource, StoreRows
 from spark_export.publishing import WritableArchive
 from spark_export.s3_storage import S3Storage
-from spark_export.writing import Job, by_period, write_indexes, write_piece
+from spark_export.writing import WritingJob, by_period, write_indexes, write_piece
 from tests.s3 import FakeS3, fake_s3
 from tests.spark_export.samples import DAY, FIRST, NEWS, SECOND, SPORT, envelopes, put
 
@@ -72,9 +72,11 @@ class World:
         batch = Batch(first, last, last - first + 1, 500 * (last - first + 1))
         return StoreRows(0, "id of the store", str(self.store), day, (batch,), np.array([], np.int64))
 
-    def staged(self, run: str, period: str, *sources: Source, replaces: Sequence[PeriodRecord] = ()) -> PeriodRecord:
+    def staged(
+        self, run: str, period: str, *sources: PieceSource, replaces: Sequence[PeriodRecord] = ()
+    ) -> PeriodRecord:
         """What a run has written and verified of a period."""
-        job = Job(f"s3://{self.s3.root}", LAYOUT, run)
+        job = WritingJob(f"s3://{self.s3.root}", LAYOUT, run)
         written = write_piece(job, Piece(period, 0, sources))
         found = by_period([written])[period]
         days = {day: DayRecord(part, *found.created[day], {"ab" * 16: 100}, 0) for day, part in found.days.items()}

@@ -12,7 +12,7 @@ from mailserver.archive.errors import ArchiveError
 from mailserver.archive.layout import Layout, PartitionBy
 from spark_export.frames import file_schema
 from spark_export.parquet_file import ROWS, encode
-from spark_export.s3_rows import EVERYTHING, FILE, FILE_BYTES, BucketReader, FileOnS3, Wanted
+from spark_export.s3_rows import EVERYTHING, FILE, FILE_BYTES, BucketReader, FileOnS3, WantedRows
 from tests.s3 import FakeS3, fake_s3
 from tests.spark_export.samples import CHAT, COLUMNS, DAY, DAY_S, NEWS, envelope, rows_of
 
@@ -38,7 +38,7 @@ def file_of(layout: Layout) -> bytes:
 
 
 def read(
-    s3: FakeS3, layout: Layout, *columns: str, wanted: Wanted = EVERYTHING, ignore_damage: bool = False
+    s3: FakeS3, layout: Layout, *columns: str, wanted: WantedRows = EVERYTHING, ignore_damage: bool = False
 ) -> list[dict[str, Any]]:
     """The rows that a task reads of the file."""
     fields = [*file_schema(layout).fields, StructField(FILE, StringType()), StructField(FILE_BYTES, LongType())]
@@ -78,15 +78,15 @@ def test_columns_that_an_earlier_version_lacked_are_null(s3: FakeS3) -> None:
 @pytest.mark.parametrize(
     ("wanted", "groups"),
     [
-        (Wanted(topics=[f"0x{NEWS.hex()}"]), range(20, 40)),
-        (Wanted(topics=["0x00000000", "0xffffffff"]), range(0)),
-        (Wanted(first=START + 35), range(30, 40)),
-        (Wanted(end=START + 10), range(10)),
-        (Wanted(topics=[f"0x{NEWS.hex()}"], first=START + 5, end=START + 31), range(20, 40)),
-        (Wanted(first=START + 40), range(0)),
+        (WantedRows(topics=[f"0x{NEWS.hex()}"]), range(20, 40)),
+        (WantedRows(topics=["0x00000000", "0xffffffff"]), range(0)),
+        (WantedRows(first=START + 35), range(30, 40)),
+        (WantedRows(end=START + 10), range(10)),
+        (WantedRows(topics=[f"0x{NEWS.hex()}"], first=START + 5, end=START + 31), range(20, 40)),
+        (WantedRows(first=START + 40), range(0)),
     ],
 )
-def test_only_row_groups_that_may_have_it_are_read(s3: FakeS3, wanted: Wanted, groups: range) -> None:
+def test_only_row_groups_that_may_have_it_are_read(s3: FakeS3, wanted: WantedRows, groups: range) -> None:
     s3.hold({NAME[PREFIX]: file_of(PREFIX)})
 
     assert sorted(row["created"] - START for row in read(s3, PREFIX, wanted=wanted)) == [*groups]

@@ -16,7 +16,7 @@ from spark_export.s3_bucket import WORKING, WritableBucket
 from spark_export.s3_lease import MARGIN_S
 from spark_export.s3_storage import S3Storage
 from spark_export.source import Faulty
-from spark_export.store import Store
+from spark_export.store import StoreSnapshot
 from spark_export.task_files import TaskFiles
 from tests.s3 import FakeS3, fake_s3
 
@@ -223,7 +223,7 @@ def test_bucket_that_is_gone_is_told_when_a_run_begins(s3: FakeS3) -> None:
 def test_rows_are_set_aside_beside_more_of_them_than_is_read_whole(
     s3: FakeS3, storage: S3Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stores = [cast(Store, SimpleNamespace(id="ab"))]  # nothing else of a store is asked for
+    stores = [cast(StoreSnapshot, SimpleNamespace(id="ab"))]  # nothing else of a store is asked for
     for module in (files, bucket):
         monkeypatch.setattr(module, "MAX_RECORD_BYTES", 100)
     monkeypatch.setattr(quarantine_module, "FILE_BYTES", 1)

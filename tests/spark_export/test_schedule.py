@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from mailserver.handoff.last_run import ArchivedDay, Compaction, CompactionState
-from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.handoff.last_upkeep import LastUpkeep, Task
 from mailserver.store.sqlite.handoff import compaction_file, last_upkeep, write_compaction, write_upkeep
 from spark_export import schedule as schedule_module
 from spark_export.cli import main
 from spark_export.options import NIGHTLY_OPTIONS, complete
-from spark_export.schedule import Job, Run, nightly, run_by, run_once, waiting
+from spark_export.schedule import ScheduledJob, ScheduledRun, nightly, run_by, run_once, waiting
 from tests.community.owner.samples import made_in
 from tests.spark_export.samples import DAY, DAY_S, envelopes, put
 from tests.waiting import DEADLINE_S, until
@@ -28,13 +28,13 @@ NIGHTLY = "17 3 * * *"
 TONIGHT = DAY * DAY_S + 3 * 3600 + 17 * 60.0
 
 
-def script(body: str, name: str = "test", limit_s: float = DEADLINE_S) -> Run:
+def script(body: str, name: str = "test", limit_s: float = DEADLINE_S) -> ScheduledRun:
     """A run that does this."""
     program = f"import os, pathlib, signal, subprocess, sys, time\n{body}"
-    return Run(name, [sys.executable, "-c", program], limit_s)
+    return ScheduledRun(name, [sys.executable, "-c", program], limit_s)
 
 
-def writes(file: Path, word: str = "x") -> Run:
+def writes(file: Path, word: str = "x") -> ScheduledRun:
     """A run that adds a line to a file."""
     return script(f"with open({str(file)!r}, 'a') as file: file.write('{word}\\n')", word)
 
@@ -61,7 +61,7 @@ async def stop() -> asyncio.Event:
 
 
 async def test_run_is_made_when_it_is_due_again_and_again(tmp_path: Path, stop: asyncio.Event) -> None:
-    task = asyncio.create_task(run_by([Job(writes(tmp_path / "runs"), EVERY_SECOND, time.time())], stop))
+    task = asyncio.create_task(run_by([ScheduledJob(writes(tmp_path / "runs"), EVERY_SECOND, time.time())], stop))
 
     await until(lambda: lines(tmp_path / "runs") >= 2)
 
@@ -76,7 +76,7 @@ async def test_run_that_was_missed_is_made_at_once_and_once(
     clock = Clock(TONIGHT + 3600)
     command = writes(tmp_path / "runs")
 
-    task = asyncio.create_task(run_by([Job(command, NIGHTLY, TONIGHT - 3 * DAY_S)], stop, clock))
+    task = asyncio.create_task(run_by([ScheduledJob(command, NIGHTLY, TONIGHT - 3 * DAY_S)], stop, clock))
     await until(lambda: lines(tmp_path / "runs") == 1)
     looks = clock.looks
     await until(lambda: clock.looks > looks + 20)
@@ -93,7 +93,7 @@ async def test_no_run_is_made_before_it_is_due(
     monkeypatch.setattr(schedule_module, "MAX_SLEEP_S", 0.001)
     clock = Clock(TONIGHT + 3600)
 
-    task = asyncio.create_task(run_by([Job(writes(tmp_path / "runs"), NIGHTLY, since)], stop, clock))
+    task = asyncio.create_task(run_by([ScheduledJob(writes(tmp_path / "runs"), NIGHTLY, since)], stop, clock))
     await until(lambda: clock.looks > 20)
     stop.set()
     await asyncio.wait_for(task, DEADLINE_S)
@@ -106,7 +106,7 @@ async def test_clock_that_is_stepped_forward_is_noticed(
 ) -> None:
     monkeypatch.setattr(schedule_module, "MAX_SLEEP_S", 0.001)
     clock = Clock(TONIGHT + 3600)
-    task = asyncio.create_task(run_by([Job(writes(tmp_path / "runs"), NIGHTLY, clock.now)], stop, clock))
+    task = asyncio.create_task(run_by([ScheduledJob(writes(tmp_path / "runs"), NIGHTLY, clock.now)], stop, clock))
     await until(lambda: clock.looks > 5)
 
     clock.now = TONIGHT + 400 * DAY_S
@@ -122,7 +122,7 @@ async def test_clock_that_is_stepped_back_is_followed(
 ) -> None:
     monkeypatch.setattr(schedule_module, "MAX_SLEEP_S", 0.001)
     clock = Clock(TONIGHT + 400 * DAY_S)
-    task = asyncio.create_task(run_by([Job(writes(tmp_path / "runs"), NIGHTLY, clock.now)], stop, clock))
+    task = asyncio.create_task(run_by([ScheduledJob(writes(tmp_path / "runs"), NIGHTLY, clock.now)], stop, clock))
     await until(lambda: clock.looks > 5)
 
     clock.now = TONIGHT - 60
@@ -150,7 +150,7 @@ async def test_runs_never_overlap(tmp_path: Path, stop: asyncio.Event, caplog: p
         "with open(folder / 'runs', 'a') as file: file.write('x\\n')"
     )
 
-    task = asyncio.create_task(run_by([Job(script(alone), EVERY_SECOND, time.time())], stop))
+    task = asyncio.create_task(run_by([ScheduledJob(script(alone), EVERY_SECOND, time.time())], stop))
     await until(lambda: lines(tmp_path / "runs") >= 3)
     stop.set()
     await asyncio.wait_for(task, DEADLINE_S)
@@ -171,8 +171,8 @@ async def test_what_is_due_at_the_same_time_is_run_one_after_another_in_its_orde
         "with open(folder / 'runs', 'a') as file: file.write('{0}\\n')"
     )
     names = ["compact", "merge", "verify"]
-    jobs = [Job(script(alone.format(name), name), NIGHTLY, TONIGHT - DAY_S) for name in names]
-    idle = Job(script(alone.format("idle"), "idle"), "17 3 1 1 *", TONIGHT - DAY_S)
+    jobs = [ScheduledJob(script(alone.format(name), name), NIGHTLY, TONIGHT - DAY_S) for name in names]
+    idle = ScheduledJob(script(alone.format("idle"), "idle"), "17 3 1 1 *", TONIGHT - DAY_S)
 
     task = asyncio.create_task(run_by([idle, *jobs], stop, clock))
     await until(lambda: lines(tmp_path / "runs") == 3)
@@ -191,8 +191,8 @@ async def test_what_comes_due_while_another_run_is_at_work_is_run_after_it(
     clock = Clock(TONIGHT + 60)
     begun, may_end = tmp_path / "begun", tmp_path / "may end"
     waits = f"pathlib.Path({str(begun)!r}).touch()\nwhile not os.path.exists({str(may_end)!r}): time.sleep(0.01)"
-    compact = Job(writes(tmp_path / "runs", "compact"), "17 4 * * *", clock.now)
-    verify = Job(script(waits, "verify"), NIGHTLY, TONIGHT - DAY_S)
+    compact = ScheduledJob(writes(tmp_path / "runs", "compact"), "17 4 * * *", clock.now)
+    verify = ScheduledJob(script(waits, "verify"), NIGHTLY, TONIGHT - DAY_S)
 
     task = asyncio.create_task(run_by([compact, verify], stop, clock))
     await until(begun.exists)
@@ -215,7 +215,7 @@ async def test_job_without_work_waits_for_its_next_time(
         asked.append(clock.now)
         return False
 
-    job = Job(writes(tmp_path / "runs"), NIGHTLY, TONIGHT - DAY_S, has_work)
+    job = ScheduledJob(writes(tmp_path / "runs"), NIGHTLY, TONIGHT - DAY_S, has_work)
 
     task = asyncio.create_task(run_by([job], stop, clock))
     await until(lambda: clock.looks > 20)
@@ -233,7 +233,7 @@ async def test_stop_while_a_store_is_asked_begins_no_run(tmp_path: Path, stop: a
         asked.set()
         return may_answer.wait(DEADLINE_S)
 
-    job = Job(writes(tmp_path / "runs"), NIGHTLY, TONIGHT - DAY_S, has_work)
+    job = ScheduledJob(writes(tmp_path / "runs"), NIGHTLY, TONIGHT - DAY_S, has_work)
     task = asyncio.create_task(run_by([job], stop, Clock(TONIGHT + 60)))
     await until(asked.is_set)
 
@@ -248,7 +248,7 @@ async def test_what_goes_wrong_while_a_store_is_asked_is_not_lost(tmp_path: Path
     def has_work() -> bool:
         raise LookupError("a bug")
 
-    job = Job(writes(tmp_path / "runs"), NIGHTLY, TONIGHT - DAY_S, has_work)
+    job = ScheduledJob(writes(tmp_path / "runs"), NIGHTLY, TONIGHT - DAY_S, has_work)
     with pytest.raises(LookupError, match="a bug"):
         await run_by([job], stop, Clock(TONIGHT + 60))
 
@@ -261,8 +261,8 @@ async def test_job_that_fails_is_run_again_after_the_next_run_of_one_before_it(
     daily, monthly = tmp_path / "daily", tmp_path / "monthly"
     fails_once = ["sh", "-c", f"echo >> {monthly}; test $(wc -l < {monthly}) -gt 1"]
     jobs = [
-        Job(writes(daily), NIGHTLY, TONIGHT - 60),
-        Job(Run("merge", fails_once, 60), "0 0 1 1 *", TONIGHT - 366 * DAY_S),
+        ScheduledJob(writes(daily), NIGHTLY, TONIGHT - 60),
+        ScheduledJob(ScheduledRun("merge", fails_once, 60), "0 0 1 1 *", TONIGHT - 366 * DAY_S),
     ]
 
     task = asyncio.create_task(run_by(jobs, stop, clock))
@@ -283,7 +283,7 @@ async def test_stop_ends_the_run_at_work_and_begins_no_other(
 ) -> None:
     begun = tmp_path / "begun"
     endless = f"pathlib.Path({str(begun)!r}).touch()\nsignal.pause()"
-    jobs = [Job(run, NIGHTLY, TONIGHT - DAY_S) for run in (script(endless), writes(tmp_path / "runs"))]
+    jobs = [ScheduledJob(run, NIGHTLY, TONIGHT - DAY_S) for run in (script(endless), writes(tmp_path / "runs"))]
     task = asyncio.create_task(run_by(jobs, stop, Clock(TONIGHT + 60)))
     await until(begun.exists)
 
@@ -309,7 +309,7 @@ async def test_run_that_dies_does_not_end_the_schedule(
 ) -> None:
     dies = script(f"open({str(tmp_path / 'runs')!r}, 'a').write('x\\n'); os.kill(os.getpid(), signal.SIGKILL)")
 
-    task = asyncio.create_task(run_by([Job(dies, EVERY_SECOND, time.time())], stop))
+    task = asyncio.create_task(run_by([ScheduledJob(dies, EVERY_SECOND, time.time())], stop))
     await until(lambda: lines(tmp_path / "runs") >= 2)
     stop.set()
     await asyncio.wait_for(task, DEADLINE_S)
@@ -384,7 +384,7 @@ async def test_run_that_ends_as_it_is_interrupted_is_no_error(
     monkeypatch.setattr(asyncio, "create_subprocess_exec", made)
     for turns in [*range(10)] * 20:  # asyncio takes a few turns of its loop to tell that a child has ended
         stop.clear()
-        task = asyncio.create_task(run_once(Run("true", ["true"], DEADLINE_S), stop))
+        task = asyncio.create_task(run_once(ScheduledRun("true", ["true"], DEADLINE_S), stop))
         await until(lambda: bool(runs))
         child = runs.pop()
         while alive(child.pid):  # noqa: ASYNC110 - the very next turn matters
@@ -493,7 +493,7 @@ def test_archive_is_merged_and_verified_after_the_compaction_where_that_is_due(
     tmp_path: Path, night: Path, store_of_night: Path
 ) -> None:
     for task in (Task.MERGE, Task.VERIFY):
-        write_upkeep(store_of_night, task, Upkeep(waits_since=1.0))
+        write_upkeep(store_of_night, task, LastUpkeep(waits_since=1.0))
 
     assert nightly_of(tmp_path) == 0
 
@@ -501,7 +501,7 @@ def test_archive_is_merged_and_verified_after_the_compaction_where_that_is_due(
 
 
 def test_night_leaves_out_what_is_not_due(tmp_path: Path, night: Path, store_of_night: Path) -> None:
-    write_upkeep(store_of_night, Task.VERIFY, Upkeep(waits_since=time.time()))
+    write_upkeep(store_of_night, Task.VERIFY, LastUpkeep(waits_since=time.time()))
 
     assert nightly_of(tmp_path) == 0
 

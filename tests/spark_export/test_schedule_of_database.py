@@ -16,7 +16,7 @@ import pytest
 
 from mailserver.archive.days import day_of
 from mailserver.handoff.last_run import ArchivedDay, Compaction
-from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.handoff.last_upkeep import LastUpkeep, Task
 from mailserver.store.postgres.job import StoreDatabase
 from mailserver.store.postgres.schema import SCHEMA_TABLE
 from mailserver.store.postgres.store import open_store
@@ -216,7 +216,7 @@ def test_night_merges_and_verifies_where_that_is_due(
     now = time.time()
     database.write_compaction(Compaction(now - 9, now, 0, succeeded_at=now, archived={1: ArchivedDay(1, 100)}))
     for task in (Task.MERGE, Task.VERIFY):
-        database.write_upkeep(task, Upkeep(waits_since=1.0))
+        database.write_upkeep(task, LastUpkeep(waits_since=1.0))
 
     assert nightly_of(tmp_path, store=database.url) == 0
 
@@ -228,7 +228,7 @@ def test_night_puts_off_what_has_nothing_to_do(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "program"))
     for task in (Task.MERGE, Task.VERIFY):
-        database.write_upkeep(task, Upkeep(waits_since=1.0))
+        database.write_upkeep(task, LastUpkeep(waits_since=1.0))
 
     assert nightly_of(tmp_path, store=database.url) == 0
 

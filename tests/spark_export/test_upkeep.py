@@ -7,7 +7,7 @@ import pytest
 
 from mailserver.archive.errors import ArchiveBusy, NoArchive
 from mailserver.handoff.last_run import MAX_ERROR_CHARS, ArchivedDay, Compaction, CompactionState
-from mailserver.handoff.last_upkeep import Task, Upkeep, UpkeepRecordError
+from mailserver.handoff.last_upkeep import LastUpkeep, Task, UpkeepRecordError
 from mailserver.store.sqlite.handoff import (
     compaction_file,
     last_upkeep,
@@ -20,7 +20,7 @@ from spark_export.errors import ExportError
 from spark_export.upkeep import put_off, recorded_upkeep, waits_since
 
 NOW = 1_792_000_000.0
-EARLIER = Upkeep(5.0, 1.0, 5.0, 0, "", 5.0)
+EARLIER = LastUpkeep(5.0, 1.0, 5.0, 0, "", 5.0)
 
 
 def explain(error: BaseException) -> tuple[int, str]:
@@ -38,7 +38,7 @@ def test_task_that_was_never_looked_for_waits_from_then_on(store: Path) -> None:
     assert waits_since([store], Task.MERGE, NOW) == NOW
     assert waits_since([store], Task.MERGE, NOW + 99) == NOW
     assert waits_since([store], Task.VERIFY, NOW + 99) == NOW + 99
-    assert last_upkeep(store, Task.MERGE) == (CompactionState.NEVER, Upkeep(NOW))
+    assert last_upkeep(store, Task.MERGE) == (CompactionState.NEVER, LastUpkeep(NOW))
 
 
 def test_task_waits_since_it_last_succeeded_for_any_of_the_stores(store: Path, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_run_that_fails_says_why_and_waits_on(store: Path, error: BaseException,
 
 
 def test_run_that_was_killed_has_died(store: Path) -> None:
-    write_upkeep(store, Task.VERIFY, Upkeep(1.0, NOW))
+    write_upkeep(store, Task.VERIFY, LastUpkeep(1.0, NOW))
 
     assert last_upkeep(store, Task.VERIFY)[0] is CompactionState.DIED
 
@@ -162,7 +162,7 @@ def test_run_goes_on_where_no_record_can_be_written(store: Path, caplog: pytest.
 
 
 def test_error_is_cut_to_what_a_record_may_hold(store: Path) -> None:
-    write_upkeep(store, Task.MERGE, Upkeep(1.0, 2.0, 3.0, 1, "x" * 5000))
+    write_upkeep(store, Task.MERGE, LastUpkeep(1.0, 2.0, 3.0, 1, "x" * 5000))
 
     record = read_upkeep(store, Task.MERGE)
     assert record is not None

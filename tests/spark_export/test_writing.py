@@ -19,10 +19,10 @@ from spark_export import writing
 from spark_export.errors import ExportCheckFailed
 from spark_export.parquet_file import ROWS as COLUMNS
 from spark_export.parquet_file import encode
-from spark_export.pieces import Batch, FileRows, Piece, Source, StoreRows, pieces_of_files
+from spark_export.pieces import Batch, FileRows, Piece, PieceSource, StoreRows, pieces_of_files
 from spark_export.task_files import TaskFiles
 from spark_export.writing import (
-    Job,
+    WritingJob,
     by_period,
     group_spans,
     index_piece,
@@ -48,15 +48,15 @@ def batch(first_seq: int, last_seq: int) -> Batch:
     return Batch(first_seq, last_seq, rows, 500 * rows)
 
 
-def job(archive: Path, layout: Layout = PREFIX, run: str = "run-1") -> Job:
-    return Job(f"file://{archive}", layout, run)
+def job(archive: Path, layout: Layout = PREFIX, run: str = "run-1") -> WritingJob:
+    return WritingJob(f"file://{archive}", layout, run)
 
 
 def data_of(archive: Path, run: str = "run-1") -> Path:
     return archive / staged_data(run)
 
 
-def piece(*sources: Source, number: int = 0) -> Piece:
+def piece(*sources: PieceSource, number: int = 0) -> Piece:
     return Piece(FIRST, number, sources)
 
 

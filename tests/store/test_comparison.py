@@ -15,7 +15,7 @@ from mailserver.reconcile.storage import MemoryStorage
 from mailserver.reconcile.wire import MAX_MESSAGE_BYTES, MIN_FRAME_BYTES, OtherVersion
 from mailserver.store.engine.comparison import StoredComparison
 from mailserver.store.interface import Payer
-from mailserver.store.message_ids import Comparison, Scope, StoreWithIds, TooManyIds
+from mailserver.store.message_ids import ComparedScope, Comparison, StoreWithIds, TooManyIds
 from mailserver.waku.bloom import Interest
 from mailserver.waku.envelope import Envelope, Topic
 from tests.mailservers import fill, make_envelope
@@ -24,9 +24,9 @@ from tests.reconcile.sets import Item, Talk, TimesStorage, ids, received
 from tests.store.engines import ENGINES, each_engine
 from tests.store.samples import DAY, EVER, FULL, LAST_SECOND, NEWS, SPORT, START, UNSHRUNK, deployed_bloom, wants
 
-EVERYTHING = Scope(*EVER)
-OF_NEWS = Scope(*EVER, Interest(topics=frozenset({NEWS})))
-BY_BLOOM = Scope(*EVER, Interest(bloom=deployed_bloom(NEWS)))
+EVERYTHING = ComparedScope(*EVER)
+OF_NEWS = ComparedScope(*EVER, Interest(topics=frozenset({NEWS})))
+BY_BLOOM = ComparedScope(*EVER, Interest(bloom=deployed_bloom(NEWS)))
 HEAD = b"\x61"
 EMPTY_LIST = HEAD + bytes.fromhex("00 00 02 00")
 """A message that says: I have nothing."""
@@ -45,7 +45,7 @@ def envelopes_of(numbers: Iterable[int], *, spread: int) -> list[Envelope]:
     return made
 
 
-def items_of(envelopes: Iterable[Envelope], scope: Scope = EVERYTHING) -> list[Item]:
+def items_of(envelopes: Iterable[Envelope], scope: ComparedScope = EVERYTHING) -> list[Item]:
     """What a scope has of these envelopes."""
     return [
         (each.created, sync_id(envelope_muid(DEFAULT_NETWORK_TOPIC, each)))
@@ -54,7 +54,7 @@ def items_of(envelopes: Iterable[Envelope], scope: Scope = EVERYTHING) -> list[I
     ]
 
 
-def set_of(scope: Scope, items: Iterable[Item]) -> MemoryStorage:
+def set_of(scope: ComparedScope, items: Iterable[Item]) -> MemoryStorage:
     """Items of a scope in memory, divided as a store divides them: those by topics are in its memory, too."""
     return (TimesStorage if scope.interest == FULL else MemoryStorage)(items)
 
@@ -99,7 +99,7 @@ async def talk(initiator: Twin, responder: Twin) -> Talk:
 
 
 scopes = st.builds(
-    lambda bounds, interest: Scope(bounds[0], bounds[1], interest),
+    lambda bounds, interest: ComparedScope(bounds[0], bounds[1], interest),
     st.just(EVER)
     | st.tuples(
         st.sampled_from([*SECONDS, -(2**70), START + 70, 2**70]) | st.integers(START, START + 2 * DAY),
@@ -125,7 +125,7 @@ async def test_two_stores_compare_as_two_sets_in_memory_do(
     shared: int,
     alone: tuple[int, int],
     spread: int,
-    scope: Scope,
+    scope: ComparedScope,
     frame_bytes: tuple[int, int],
 ) -> None:
     both = envelopes_of(range(shared), spread=spread)
@@ -221,10 +221,12 @@ async def test_whoever_is_told_may_end_it(store: StoreWithIds) -> None:
 
 
 @pytest.mark.parametrize("scope", [OF_NEWS, BY_BLOOM])
-async def test_scope_by_topics_has_a_bound(store: StoreWithIds, monkeypatch: pytest.MonkeyPatch, scope: Scope) -> None:
+async def test_scope_by_topics_has_a_bound(
+    store: StoreWithIds, monkeypatch: pytest.MonkeyPatch, scope: ComparedScope
+) -> None:
     monkeypatch.setattr("mailserver.store.engine.comparison.MAX_IDS_OF_TOPICS", 60)
     envelopes = envelopes_of(range(600), spread=3000)
-    narrow = Scope(START + 100, START + 600, scope.interest)
+    narrow = ComparedScope(START + 100, START + 600, scope.interest)
     assert 0 < len(items_of(envelopes, narrow)) < 60 < len(items_of(envelopes, scope))
     await fill(store, envelopes)
 
@@ -253,7 +255,7 @@ def broken(rng: random.Random, messages: Sequence[bytes]) -> bytes:
 
 @pytest.mark.parametrize("scope", [EVERYTHING, OF_NEWS])
 async def test_whatever_a_liar_sends_is_answered_as_from_memory_or_refused_and_charged(
-    store: StoreWithIds, scope: Scope
+    store: StoreWithIds, scope: ComparedScope
 ) -> None:
     envelopes = envelopes_of(range(300), spread=2 * DAY)
     await fill(store, envelopes)
@@ -309,7 +311,7 @@ async def test_what_is_compared_is_charged_by_what_is_read(store: StoreWithIds) 
     await fill(store, envelopes_of(range(2000), spread=2 * DAY))
     charges: list[int] = []
 
-    async def charged(scope: Scope, message: bytes) -> int:
+    async def charged(scope: ComparedScope, message: bytes) -> int:
         charges.clear()
         await store.message_ids.comparison(scope, payer=Payer(charge=charges.append)).respond(message)
         return sum(charges)
@@ -317,7 +319,7 @@ async def test_what_is_compared_is_charged_by_what_is_read(store: StoreWithIds) 
     little = await charged(EVERYTHING, HEAD)
     much = await charged(EVERYTHING, EMPTY_LIST)
     by_few_topics = await charged(OF_NEWS, HEAD)
-    few_seconds = await charged(Scope(START, START + 500, OF_NEWS.interest), HEAD)
+    few_seconds = await charged(ComparedScope(START, START + 500, OF_NEWS.interest), HEAD)
 
     assert 0 < little < much / 5
     assert 0 < few_seconds < by_few_topics / 5

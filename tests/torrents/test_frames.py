@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mailserver.torrents.errors import Fault, RequestFault, TorrentSuperseded
+from mailserver.torrents.errors import RequestFault, TorrentFault, TorrentSuperseded
 from mailserver.torrents.frames import (
     MAX_FRAME_BYTES,
     Frame,
@@ -58,5 +58,5 @@ async def test_frame_that_is_no_object_is_refused() -> None:
 
 
 def test_errors_say_what_happened() -> None:
-    assert str(RequestFault(Fault.DISK, "no room")) == "disk: no room"
+    assert str(RequestFault(TorrentFault.DISK, "no room")) == "disk: no room"
     assert str(TorrentSuperseded(bytes(20))) == f"torrent {'00' * 20} was dropped"

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from mailserver.torrents import bencode
-from mailserver.torrents.errors import FetchStalled, Refusal, StaleLink, TorrentError, TorrentRefused, WrongPieces
+from mailserver.torrents.errors import (
+    FetchStalled,
+    StaleLink,
+    TorrentError,
+    TorrentRefusal,
+    TorrentRefused,
+    WrongPieces,
+)
 from mailserver.torrents.info import HASH_BYTES, MAX_INFO_BYTES, PIECE_BYTES, TorrentInfo
 from mailserver.torrents.magnet import MagnetLink
 from mailserver.torrents.making import make_torrent
@@ -147,20 +154,20 @@ async def test_owner_wins_over_a_liar(published: Path, fetched: Path) -> None:
 @pytest.mark.parametrize(
     ("info", "refusal"),
     [
-        (with_files(files=[{b"length": 9, b"path": [b"..", b"..", b"data"]}], pieces=bytes(20)), Refusal.FILES),
+        (with_files(files=[{b"length": 9, b"path": [b"..", b"..", b"data"]}], pieces=bytes(20)), TorrentRefusal.FILES),
         (
             with_files(files=[{b"length": 0, b"path": [b"empty"]}, {b"length": 9, b"path": [b"x"]}], pieces=bytes(20)),
-            Refusal.FILES,
+            TorrentRefusal.FILES,
         ),
-        (with_files(piece_length=16_384, pieces=bytes(140)), Refusal.PIECE_LENGTH),
-        (with_files(name=b"../../escaped"), Refusal.NAME),
-        (with_files(pieces=bytes(20)), Refusal.MALFORMED),
-        (with_files(private=1, **{"root hash": bytes(20)}), Refusal.MALFORMED),
+        (with_files(piece_length=16_384, pieces=bytes(140)), TorrentRefusal.PIECE_LENGTH),
+        (with_files(name=b"../../escaped"), TorrentRefusal.NAME),
+        (with_files(pieces=bytes(20)), TorrentRefusal.MALFORMED),
+        (with_files(private=1, **{"root hash": bytes(20)}), TorrentRefusal.MALFORMED),
     ],
     ids=["paths", "empty file", "piece length", "name", "pieces", "key"],
 )
 async def test_other_torrents_are_refused_and_nothing_is_written(
-    info: bytes, refusal: Refusal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    info: bytes, refusal: TorrentRefusal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     info_hash = _info_hash(info)
@@ -190,7 +197,7 @@ async def test_metadata_that_has_outgrown_the_bound_is_refused() -> None:
         with pytest.raises(TorrentRefused) as refused:
             await member.metadata(MagnetLink(_info_hash(info)))
 
-    assert refused.value.refusal is Refusal.TOO_LARGE
+    assert refused.value.refusal is TorrentRefusal.TOO_LARGE
 
 
 async def test_giant_metadata_is_not_taken() -> None:

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from mailserver.torrents import bencode
-from mailserver.torrents.errors import Refusal, TorrentRefused
+from mailserver.torrents.errors import TorrentRefusal, TorrentRefused
 from mailserver.torrents.info import MAX_INDEX_BYTES, MAX_INFO_BYTES, MAX_NAME_BYTES, PIECE_BYTES, TorrentInfo
 
 HASHES = bytes(range(100))
@@ -18,7 +18,7 @@ def dictionary() -> dict[bytes, bencode.Value]:
     return {b"files": [DATA, INDEX], b"name": b"0x02ab", b"piece length": PIECE_BYTES, b"pieces": HASHES}
 
 
-def refusal_of(**changes: bencode.Value) -> Refusal:
+def refusal_of(**changes: bencode.Value) -> TorrentRefusal:
     """Why an info dictionary is refused that differs in these keys, whose blanks are underscores."""
     changed = dictionary() | {key.replace("_", " ").encode(): value for key, value in changes.items()}
     with pytest.raises(TorrentRefused) as refused:
@@ -89,7 +89,7 @@ def entry(length: bencode.Value, *path: bytes, **more: bencode.Value) -> dict[by
     ],
 )
 def test_other_files_are_refused(files: bencode.Value) -> None:
-    assert refusal_of(files=files) is Refusal.FILES
+    assert refusal_of(files=files) is TorrentRefusal.FILES
 
 
 @pytest.mark.parametrize(
@@ -110,29 +110,29 @@ def test_sizes_that_cannot_be_are_refused(data_bytes: int, index_bytes: int) -> 
         {b"length": index_bytes, b"path": [b"index"]},
     ]
 
-    assert refusal_of(files=files) is Refusal.SIZES
+    assert refusal_of(files=files) is TorrentRefusal.SIZES
 
 
 @pytest.mark.parametrize("piece_length", [0, -1, 16_384, PIECE_BYTES * 2, b"102400"])
 def test_other_piece_lengths_are_refused(piece_length: bencode.Value) -> None:
-    assert refusal_of(piece_length=piece_length) is Refusal.PIECE_LENGTH
+    assert refusal_of(piece_length=piece_length) is TorrentRefusal.PIECE_LENGTH
 
 
 @pytest.mark.parametrize("pieces", [b"", HASHES[:-1], HASHES + bytes(1), HASHES + bytes(20), HASHES[:-20], 5, []])
 def test_another_number_of_hashes_is_refused(pieces: bencode.Value) -> None:
-    assert refusal_of(pieces=pieces) is Refusal.PIECES
+    assert refusal_of(pieces=pieces) is TorrentRefusal.PIECES
 
 
 @pytest.mark.parametrize(
     "name", [b"", b"..", b".", b"a/b", b"a\0b", b"a\nb", b"\xff", b"x" * (MAX_NAME_BYTES + 1), 3, []]
 )
 def test_names_that_are_no_folders_are_refused(name: bencode.Value) -> None:
-    assert refusal_of(name=name) is Refusal.NAME
+    assert refusal_of(name=name) is TorrentRefusal.NAME
 
 
 @pytest.mark.parametrize("key", ["meta_version", "name.utf-8", "ssl-cert", "root hash", "md5sum"])
 def test_what_gives_files_another_meaning_is_refused(key: str) -> None:
-    assert refusal_of(**{key: 2}) is Refusal.MALFORMED
+    assert refusal_of(**{key: 2}) is TorrentRefusal.MALFORMED
 
 
 @pytest.mark.parametrize("info", [b"", b"de", b"le", b"i1e", b"d4:name1:xe", b"x" * 100])
@@ -140,11 +140,11 @@ def test_what_is_no_info_dictionary_is_refused(info: bytes) -> None:
     with pytest.raises(TorrentRefused) as refused:
         TorrentInfo.decode(info)
 
-    assert refused.value.refusal is Refusal.MALFORMED
+    assert refused.value.refusal is TorrentRefusal.MALFORMED
 
 
 def test_metadata_that_is_too_large_is_refused_before_it_is_read() -> None:
     with pytest.raises(TorrentRefused) as refused:
         TorrentInfo.decode(bytes(MAX_INFO_BYTES + 1))
 
-    assert refused.value.refusal is Refusal.TOO_LARGE
+    assert refused.value.refusal is TorrentRefusal.TOO_LARGE

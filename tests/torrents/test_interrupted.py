@@ -12,7 +12,7 @@ import pytest
 
 from mailserver.errors import StartupError
 from mailserver.torrents import child
-from mailserver.torrents.client import Progress, TorrentProcess
+from mailserver.torrents.client import FetchProgress, TorrentProcess
 from mailserver.torrents.frames import Frame, read_frame
 from mailserver.torrents.held import HELD_FILE
 from mailserver.torrents.info import PIECE_BYTES
@@ -45,7 +45,7 @@ def fetched(tmp_path: Path) -> Path:
 
 async def test_killed_process_goes_on_with_what_was_missing(published: Path, fetched: Path) -> None:
     info = publish(published, PIECES)
-    seen: list[Progress] = []
+    seen: list[FetchProgress] = []
     async with process_on(OWNER, upload_bytes_s=SLOW) as owner, process_on(MEMBER) as member:
         await owner.seed(info, published)
         fetching = asyncio.create_task(
@@ -87,7 +87,7 @@ async def test_killed_service_takes_its_process_along_and_the_next_goes_on(publi
         await service.wait()
         await until(lambda: not _runs(process_id))
 
-        first: list[Progress] = []
+        first: list[FetchProgress] = []
         async with process_on(MEMBER) as member:
             await member.fetch(info, fetched, [info.pieces], link=link, on_progress=first.append)
 

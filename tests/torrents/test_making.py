@@ -6,7 +6,7 @@ from pathlib import Path
 import libtorrent
 import pytest
 
-from mailserver.torrents.errors import Refusal, TorrentRefused
+from mailserver.torrents.errors import TorrentRefusal, TorrentRefused
 from mailserver.torrents.info import PIECE_BYTES
 from mailserver.torrents.making import make_torrent
 from tests.torrents.folders import NAME, content, grow, publish, write_folder
@@ -66,7 +66,7 @@ def test_data_that_has_become_shorter_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TorrentRefused) as refused:
         make_torrent(tmp_path, NAME, before)
 
-    assert refused.value.refusal is Refusal.SIZES
+    assert refused.value.refusal is TorrentRefusal.SIZES
 
 
 def test_data_that_is_not_whole_pieces_is_refused(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_data_that_is_not_whole_pieces_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TorrentRefused) as refused:
         make_torrent(tmp_path, NAME)
 
-    assert refused.value.refusal is Refusal.SIZES
+    assert refused.value.refusal is TorrentRefusal.SIZES
 
 
 def test_folder_without_an_index_has_no_torrent(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.errors import LocalProtocolError
-from mailserver.torrents.client import Progress, TorrentProcess
+from mailserver.torrents.client import FetchProgress, TorrentProcess
 from mailserver.torrents.errors import TorrentDiskError, TorrentSuperseded
 from mailserver.torrents.info import BLOCKS_PER_PIECE, PIECE_BYTES, TorrentInfo
 from mailserver.torrents.magnet import MagnetLink
@@ -49,7 +49,7 @@ async def sent_until(process: TorrentProcess, info: TorrentInfo, piece: int) -> 
 
 async def test_member_has_metadata_then_index_then_chosen_pieces(published: Path, fetched: Path) -> None:
     info = publish(published)
-    progress: list[Progress] = []
+    progress: list[FetchProgress] = []
     async with process_on(OWNER) as owner, process_on(MEMBER) as member:
         await owner.seed(info, published)
         link = MagnetLink.decode(link_to(info, (OWNER, owner)).encode())
@@ -71,7 +71,7 @@ async def test_member_has_metadata_then_index_then_chosen_pieces(published: Path
     of_data = {piece: blocks for piece, blocks in sent.items() if piece in info.data_pieces}
     assert of_data == dict.fromkeys((2, 3, 7), BLOCKS_PER_PIECE)
     assert again == of_nobody == {}
-    assert progress[0] == Progress(3, 3, 0)
+    assert progress[0] == FetchProgress(3, 3, 0)
     assert (of_owner.complete, of_owner.held, of_member.complete, of_member.held) == (True, 14, False, 5)
     assert of_owner.uploaded_bytes == of_member.downloaded_bytes == info.index_bytes + 3 * PIECE_BYTES
     assert of_member.wrong_bytes == 0

@@ -14,9 +14,9 @@ from mailserver.torrents.errors import CannotListen
 from mailserver.torrents.frames import Frame, encode_bytes, encode_pieces
 from mailserver.torrents.info import BLOCKS_PER_PIECE, DATA_FILE, INDEX_FILE, PIECE_BYTES, TorrentInfo
 from mailserver.torrents.making import make_torrent
-from mailserver.torrents.session import Session
+from mailserver.torrents.session import TorrentSession
 from mailserver.torrents.settings import TorrentSettings
-from mailserver.torrents.worker import Worker
+from mailserver.torrents.worker import TorrentRequests
 from tests.torrents.folders import NAME, publish
 from tests.torrents.processes import MEMBER, OWNER
 from tests.torrents.raw_seed import RawSeed
@@ -33,9 +33,9 @@ async def working() -> AsyncIterator[tuple[Ask, asyncio.Queue[Frame]]]:
     answers: asyncio.Queue[Frame] = asyncio.Queue()
     ours, alerts = socket.socketpair()
     with ours, alerts:
-        session = Session(TorrentSettings(listen=(MEMBER, 0)), alerts.fileno())
+        session = TorrentSession(TorrentSettings(listen=(MEMBER, 0)), alerts.fileno())
         async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
-            worker = Worker(group, session, answers.put_nowait)
+            worker = TorrentRequests(group, session, answers.put_nowait)
 
             def on_alerts() -> None:
                 ours.recv(4096)
@@ -134,7 +134,7 @@ async def test_peer_that_libtorrent_has_banned_is_asked_again_when_nothing_comes
 def test_session_that_does_not_say_where_it_listens_is_not_waited_for() -> None:
     ours, alerts = socket.socketpair()
     with ours, alerts:
-        session = Session(TorrentSettings(listen=(MEMBER, 0)), alerts.fileno())
+        session = TorrentSession(TorrentSettings(listen=(MEMBER, 0)), alerts.fileno())
         assert session.port() > 0
 
         with pytest.raises(CannotListen, match="no answer of the system"):  # it has said so once

@@ -18,7 +18,7 @@ from mailserver.waku.envelope import decode_envelope
 from mailserver.waku.packets import PacketCode
 from mailserver.waku.payload import (
     MAX_PADDING_BYTES,
-    Opened,
+    OpenedPayload,
     key_from_password,
     open_asymmetric,
     open_symmetric,
@@ -116,7 +116,7 @@ def test_recorded_payload_opens_with_its_password(vector: dict[str, Any]) -> Non
 
     opened = open_symmetric(data, key)
 
-    assert opened == Opened(payload, None, padding)
+    assert opened == OpenedPayload(payload, None, padding)
 
 
 @each_recorded
@@ -202,7 +202,7 @@ def test_symmetric_payload_opens_as_it_was_sealed(payload: bytes, signing_key: P
     data = seal_symmetric(payload, KEY, nonce=NONCE, padding=PADDING, signing_key=signing_key)
 
     assert data.endswith(NONCE)
-    assert open_symmetric(data, KEY) == Opened(payload, signer_of(signing_key), padding_of(payload, signing_key))
+    assert open_symmetric(data, KEY) == OpenedPayload(payload, signer_of(signing_key), padding_of(payload, signing_key))
 
 
 @given(payloads, signing_keys)
@@ -213,7 +213,9 @@ def test_asymmetric_payload_opens_as_it_was_sealed(payload: bytes, signing_key: 
     )
 
     assert (len(data) - OVERHEAD_BYTES) % 256 == 0
-    assert open_asymmetric(data, BOB) == Opened(payload, signer_of(signing_key), padding_of(payload, signing_key))
+    assert open_asymmetric(data, BOB) == OpenedPayload(
+        payload, signer_of(signing_key), padding_of(payload, signing_key)
+    )
 
 
 @given(payloads, signing_keys)
@@ -279,8 +281,8 @@ def test_exact_padding_is_used_as_it_is(padding: bytes, signing_key: PrivateKey 
     )
 
     assert opened_by_hand(symmetric) == open_sealed(BOB, asymmetric) == content + signature
-    assert open_symmetric(symmetric, KEY) == Opened(b"abc", signer_of(signing_key), padding)
-    assert open_asymmetric(asymmetric, BOB) == Opened(b"abc", signer_of(signing_key), padding)
+    assert open_symmetric(symmetric, KEY) == OpenedPayload(b"abc", signer_of(signing_key), padding)
+    assert open_asymmetric(asymmetric, BOB) == OpenedPayload(b"abc", signer_of(signing_key), padding)
 
 
 @pytest.mark.parametrize(
@@ -369,18 +371,18 @@ def test_random_data_does_not_open(data: bytes) -> None:
     ],
 )
 def test_payload_is_as_long_as_its_length_field_says(plaintext: bytes, payload: bytes, padding: bytes) -> None:
-    assert open_symmetric(sealed_by_hand(plaintext), KEY) == Opened(payload, None, padding)
+    assert open_symmetric(sealed_by_hand(plaintext), KEY) == OpenedPayload(payload, None, padding)
 
 
 @pytest.mark.parametrize("v_offset", [0, 27], ids=["deployed", "specified"])
 def test_signature_is_read_with_v_from_zero_and_from_27(v_offset: int) -> None:
     data = sealed_by_hand(signed(b"\x05\x03abcdef", v_offset))
 
-    assert open_symmetric(data, KEY) == Opened(b"abc", ALICE.public_key, b"def")
+    assert open_symmetric(data, KEY) == OpenedPayload(b"abc", ALICE.public_key, b"def")
 
 
 def test_signed_plaintext_may_be_flags_and_signature_alone() -> None:
-    assert open_symmetric(sealed_by_hand(signed(b"\x04")), KEY) == Opened(b"", ALICE.public_key, b"")
+    assert open_symmetric(sealed_by_hand(signed(b"\x04")), KEY) == OpenedPayload(b"", ALICE.public_key, b"")
 
 
 def test_signature_over_another_payload_names_another_signer() -> None:

@@ -25,7 +25,7 @@ from mailserver.worker_socket import server as server_module
 from mailserver.worker_socket.client import RemoteWriter, open_remote_writer
 from mailserver.worker_socket.frames import WORKERS_FILE, Put
 from mailserver.worker_socket.live_queue import LiveQueue
-from mailserver.worker_socket.server import Source, WriterServer
+from mailserver.worker_socket.server import PutSource, WriterServer
 from tests.mailservers import NOW, make_envelope, make_envelopes, make_large_envelopes, stored
 from tests.store.engines import EVERYTHING, found
 from tests.waiting import DEADLINE_S, until
@@ -297,7 +297,7 @@ async def test_live_envelopes_beyond_the_bound_are_left_out_and_counted(monkeypa
     slow.may_store.set()
     told = rows(25)
 
-    server.tell(told, Source("another worker", 1))
+    server.tell(told, PutSource("another worker", 1))
 
     assert server.others.missed == 15
     assert await server.others.read() == [row.raw for row in told[15:]]

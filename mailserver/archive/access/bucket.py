@@ -21,12 +21,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from mailserver.archive.errors import ArchiveBusy, ArchiveError, Unreadable
-from mailserver.archive.files import MAX_RECORD_BYTES, SmallText, Version, count_lines, is_data, text_of, text_or_fault
+from mailserver.archive.errors import ArchiveBusy, ArchiveError, ArchiveFileUnreadable
+from mailserver.archive.files import (
+    MAX_RECORD_BYTES,
+    FileVersion,
+    SmallText,
+    count_lines,
+    is_data,
+    text_of,
+    text_or_fault,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class BucketTimeouts:
     """How long a connection may take, how long an endpoint may send nothing, and how often each request is tried."""
 
     connect_s: float
@@ -34,7 +42,7 @@ class Patience:
     attempts: int
 
 
-READING = Patience(2.0, 3.0, 2)
+READING = BucketTimeouts(2.0, 3.0, 2)
 """For requests of history: together less than 8 s."""
 
 LEASES = "_leases"
@@ -97,7 +105,7 @@ class BucketFiles:
             except OSError as error:
                 if is_not_answered(error):
                     raise
-                raise Unreadable(f"cannot read {self.where(name)}: {cause_of(error)}") from error
+                raise ArchiveFileUnreadable(f"cannot read {self.where(name)}: {cause_of(error)}") from error
 
     def read_each(self, names: Collection[str]) -> Iterator[tuple[str, SmallText]]:
         """See ArchiveFiles."""
@@ -159,15 +167,15 @@ class BucketFiles:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.where(name)) from error
             raise
 
-    def state(self, directory: str) -> Version | None:
+    def state(self, directory: str) -> FileVersion | None:
         """See ReadableFiles: there are no directories, only names that begin alike."""
         del directory
         return None
 
-    def versions(self, directory: str) -> dict[str, Version]:
+    def versions(self, directory: str) -> dict[str, FileVersion]:
         """See ReadableFiles. A new version changes once more, when it is known to be the only one of its time."""
         now, wall = time.monotonic(), time.time()
-        found: dict[str, Version] = {}
+        found: dict[str, FileVersion] = {}
         seen: dict[str, tuple[int, int, float]] = {}
         for entry in self._listed(directory, recursive=False):
             if entry.type is not pafs.FileType.File:
@@ -242,7 +250,7 @@ def is_not_answered(error: Exception) -> bool:
     return _NO_ANSWER in str(error)
 
 
-def connect(patience: Patience) -> pafs.S3FileSystem:
+def connect(patience: BucketTimeouts) -> pafs.S3FileSystem:
     """Make a client, as the environment says. It asks for nothing yet, except perhaps for credentials."""
     return pafs.S3FileSystem(
         endpoint_override=endpoint(os.environ),

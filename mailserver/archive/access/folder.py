@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mailserver.archive.errors import ArchiveBusy, ArchiveFault, Unreadable
-from mailserver.archive.files import LOCK_FILE, MAX_RECORD_BYTES, LocalFiles, Version, refused, text_of
+from mailserver.archive.errors import ArchiveBusy, ArchiveFault, ArchiveFileUnreadable
+from mailserver.archive.files import LOCK_FILE, MAX_RECORD_BYTES, FileVersion, LocalFiles, refused, text_of
 from mailserver.files import open_descriptor, try_lock
 
 _OF_ONE_FILE = frozenset(
@@ -47,10 +47,10 @@ class FolderFiles(LocalFiles):
                 return None
             except OSError as error:
                 if error.errno in _OF_ONE_FILE:
-                    raise Unreadable(f"cannot read {self.where(name)}: {error.strerror}") from error
+                    raise ArchiveFileUnreadable(f"cannot read {self.where(name)}: {error.strerror}") from error
                 raise
 
-    def state(self, directory: str) -> Version | None:
+    def state(self, directory: str) -> FileVersion | None:
         """See ReadableFiles."""
         with refused("read", self.root / directory):
             try:
@@ -58,9 +58,9 @@ class FolderFiles(LocalFiles):
             except FileNotFoundError:
                 return None
 
-    def versions(self, directory: str) -> dict[str, Version]:
+    def versions(self, directory: str) -> dict[str, FileVersion]:
         """See ReadableFiles."""
-        found: dict[str, Version] = {}
+        found: dict[str, FileVersion] = {}
         with refused("read", self.root / directory):
             try:
                 entries = os.scandir(self.root / directory)
@@ -100,6 +100,6 @@ def _status(entry: "os.DirEntry[str]") -> os.stat_result:
         return entry.stat(follow_symlinks=False)
 
 
-def _version(status: os.stat_result) -> Version:
+def _version(status: os.stat_result) -> FileVersion:
     # Whoever puts a damaged file back in its place may set its time back, too, as `cp -p` does: but not that of change.
     return status.st_ino, status.st_mtime_ns, status.st_size, status.st_ctime_ns

@@ -90,7 +90,7 @@ _ALIGNED = 8
 _IN_HEAD, _IN_BULK = 0, 1
 
 
-class Kind(IntEnum):
+class SectionKind(IntEnum):
     """What a section holds."""
 
     GROUPS = 1
@@ -103,12 +103,12 @@ class Kind(IntEnum):
 
 
 _PLACES = {
-    Kind.GROUPS: _IN_HEAD,
-    Kind.TOPICS: _IN_HEAD,
-    Kind.FOOTER: _IN_HEAD,
-    Kind.BLOCKS: _IN_HEAD,
-    Kind.KEYS: _IN_BULK,
-    Kind.HASHES: _IN_BULK,
+    SectionKind.GROUPS: _IN_HEAD,
+    SectionKind.TOPICS: _IN_HEAD,
+    SectionKind.FOOTER: _IN_HEAD,
+    SectionKind.BLOCKS: _IN_HEAD,
+    SectionKind.KEYS: _IN_BULK,
+    SectionKind.HASHES: _IN_BULK,
 }
 
 
@@ -155,9 +155,9 @@ class Entry(NamedTuple):
     digest: bytes
 
 
-def encode_fragment(sections: Iterable[tuple[Kind, bytes]]) -> bytes:
+def encode_fragment(sections: Iterable[tuple[SectionKind, bytes]]) -> bytes:
     """A head and its bulk, of these sections."""
-    table: list[tuple[Kind, int, int, int]] = []
+    table: list[tuple[SectionKind, int, int, int]] = []
     parts: tuple[list[bytes], list[bytes]] = ([], [])
     sections = [*sections]
     head_at, bulk_at = _HEAD.size + _SECTION.size * len(sections), 0
@@ -197,7 +197,7 @@ def decode_head(data: bytes) -> Head:
             continue
         if version != _SECTION_VERSION:
             raise ArchiveFault(f"section {kind} of a fragment has version {version}")
-        if place != _PLACES[Kind(kind)] or at + size > (bulk_bytes if place == _IN_BULK else head_bytes):
+        if place != _PLACES[SectionKind(kind)] or at + size > (bulk_bytes if place == _IN_BULK else head_bytes):
             raise ArchiveFault(f"section {kind} of a fragment is not where it can be")
         found[kind] = at, size
     if missing := _PLACES.keys() - found.keys():
@@ -206,10 +206,10 @@ def decode_head(data: bytes) -> Head:
 
 
 def _checked(data: bytes, found: dict[int, tuple[int, int]], head_bytes: int, bulk_bytes: int) -> Head:
-    groups = _table(data, found[Kind.GROUPS], GROUP)
-    topics = _table(data, found[Kind.TOPICS], TOPIC)
-    blocks = _table(data, found[Kind.BLOCKS], BLOCK)
-    at, size = found[Kind.FOOTER]
+    groups = _table(data, found[SectionKind.GROUPS], GROUP)
+    topics = _table(data, found[SectionKind.TOPICS], TOPIC)
+    blocks = _table(data, found[SectionKind.BLOCKS], BLOCK)
+    at, size = found[SectionKind.FOOTER]
     if not len(groups) or not len(topics):
         raise ArchiveFault("a fragment has no rows")
     group_ends = np.cumsum(groups["rows"], dtype=np.int64)
@@ -225,8 +225,8 @@ def _checked(data: bytes, found: dict[int, tuple[int, int]], head_bytes: int, bu
         and (groups["created_min"] <= groups["created_max"]).all()
         and (np.diff(blocks["prefix"].astype(np.int64)) >= 0).all()
         and len(blocks) == -(-rows // BLOCK_ENTRIES)
-        and found[Kind.KEYS][1] == rows * KEYS_ROW_BYTES
-        and found[Kind.HASHES][1] == rows * HASHED.itemsize
+        and found[SectionKind.KEYS][1] == rows * KEYS_ROW_BYTES
+        and found[SectionKind.HASHES][1] == rows * HASHED.itemsize
     )
     if not is_sound:
         raise ArchiveFault("a fragment contradicts itself")
@@ -237,8 +237,8 @@ def _checked(data: bytes, found: dict[int, tuple[int, int]], head_bytes: int, bu
         data[at : at + size],
         group_ends,
         topic_ends,
-        found[Kind.KEYS][0],
-        found[Kind.HASHES][0],
+        found[SectionKind.KEYS][0],
+        found[SectionKind.HASHES][0],
         head_bytes,
         bulk_bytes,
     )

@@ -21,7 +21,7 @@ from mailserver.archive.index.layout import (
     HEADER,
     TOPIC,
     Entry,
-    Kind,
+    SectionKind,
     Table,
     decode_head,
     encode_directory,
@@ -101,12 +101,12 @@ class FragmentWriter:
         blocks, by_hash = _in_blocks(hashes)
         return encode_fragment(
             [
-                (Kind.GROUPS, self._groups(footer).tobytes()),
-                (Kind.TOPICS, _topics(topics, created).tobytes()),
-                (Kind.BLOCKS, blocks.tobytes()),
-                (Kind.FOOTER, footer),
-                (Kind.KEYS, b"".join(self._keys)),
-                (Kind.HASHES, by_hash.tobytes()),
+                (SectionKind.GROUPS, self._groups(footer).tobytes()),
+                (SectionKind.TOPICS, _topics(topics, created).tobytes()),
+                (SectionKind.BLOCKS, blocks.tobytes()),
+                (SectionKind.FOOTER, footer),
+                (SectionKind.KEYS, b"".join(self._keys)),
+                (SectionKind.HASHES, by_hash.tobytes()),
             ]
         )
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from reprlib import repr as shown
 
 from mailserver.archive.days import end_of_period
-from mailserver.archive.errors import ArchiveError, ArchiveFault, RecordDamaged, Unreadable
-from mailserver.archive.files import ReadableFiles, Version
+from mailserver.archive.errors import ArchiveError, ArchiveFault, ArchiveFileUnreadable, RecordDamaged
+from mailserver.archive.files import FileVersion, ReadableFiles
 from mailserver.archive.layout import TOPIC_PREFIX
 from mailserver.archive.manifest import FileRecord, PeriodRecord, decode_record, decode_settings
 from mailserver.archive.paths import RECORDS, SETTINGS_FILE, directory_of, index_of, record_of, snapshot_of
@@ -60,7 +60,7 @@ class Period:
     name: str
     run: str
     created: tuple[int, int]
-    record: Version
+    record: FileVersion
     files: int = 0
     damage: str = ""
 
@@ -124,10 +124,10 @@ class Catalog:
         self._is_expected = is_expected
         self._lock = threading.Lock()
         self._has_been_seen = False
-        self._settled: Version | None = None
-        self._listed: dict[str, Version] = {}
+        self._settled: FileVersion | None = None
+        self._listed: dict[str, FileVersion] = {}
         self._current = Listing()
-        self._records: dict[str, tuple[Version, _Read]] = {}
+        self._records: dict[str, tuple[FileVersion, _Read]] = {}
 
     def listing(self) -> Listing:
         """Look what there is. Records that have not changed are not read again.
@@ -180,7 +180,7 @@ class Catalog:
             self._settled = before
         return replace(self._current, looked_at=len(listed))
 
-    def _read_all(self, listed: dict[str, Version]) -> bool:
+    def _read_all(self, listed: dict[str, FileVersion]) -> bool:
         """Read all records that are `listed`; return whether there is an archive."""
         where, damage = self._files.where(SETTINGS_FILE), []
         try:
@@ -189,7 +189,7 @@ class Catalog:
                 damage.append(f"{where} is missing")
             else:
                 decode_settings(settings, where)
-        except (RecordDamaged, Unreadable) as error:
+        except (RecordDamaged, ArchiveFileUnreadable) as error:
             damage.append(str(error))
         for _ in range(ATTEMPTS):
             found = self._all_records(listed)
@@ -208,7 +208,7 @@ class Catalog:
         self._listed = {name: version for name, (version, _) in found.items()}
         return bool(found)
 
-    def _all_records(self, listed: dict[str, Version]) -> dict[str, tuple[Version, _Read]]:
+    def _all_records(self, listed: dict[str, FileVersion]) -> dict[str, tuple[FileVersion, _Read]]:
         """Read records. Those that have not changed are not read again."""
         now = time.monotonic()
         found = {
@@ -226,14 +226,14 @@ class Catalog:
                     raise text
                 read = _summary(decode_record(text, self._files.where(path)), name, self._files.where(path), version)
             except ArchiveError as error:
-                again_at = time.monotonic() + RETRY_S if isinstance(error, Unreadable) else None
+                again_at = time.monotonic() + RETRY_S if isinstance(error, ArchiveFileUnreadable) else None
                 read = _unknown(name, version, str(error), again_at)
             found[name] = self._records[name] = version, read  # kept even if a later one cannot be read
         return found
 
     def _missing(
-        self, before: Mapping[str, Version], now: Mapping[str, Version], found: Mapping[str, object]
-    ) -> dict[str, tuple[Version, _Read]]:
+        self, before: Mapping[str, FileVersion], now: Mapping[str, FileVersion], found: Mapping[str, object]
+    ) -> dict[str, tuple[FileVersion, _Read]]:
         """Records that were listed alike before and after they were read, and yet were not there. What a run removes is
         not listed any more, and what it replaces is listed as another version."""
         missing = {}
@@ -246,7 +246,7 @@ class Catalog:
         self._records |= missing
         return missing
 
-    def _versions(self) -> dict[str, Version]:
+    def _versions(self) -> dict[str, FileVersion]:
         return {name: version for name, version in self._files.versions(RECORDS).items() if name.endswith(".json")}
 
     def _placed(self, record: PeriodRecord, file: FileRecord) -> PlacedFile:
@@ -266,7 +266,7 @@ class Catalog:
         )
 
 
-def _summary(record: PeriodRecord, name: str, where: str, version: Version) -> _Read:
+def _summary(record: PeriodRecord, name: str, where: str, version: FileVersion) -> _Read:
     if f"{record.period}.json" != name or "/" in record.run:
         raise ArchiveFault(f"{where} is the record of {shown(record.period)} by run {shown(record.run)}")
     held = [day for day in record.days.values() if day.fingerprint.rows]
@@ -277,7 +277,7 @@ def _summary(record: PeriodRecord, name: str, where: str, version: Version) -> _
     return _Read(period, (record.period, record.run), frozenset(record.replaces))
 
 
-def _unknown(file: str, version: Version, damage: str, again_at: float | None) -> _Read:
+def _unknown(file: str, version: FileVersion, damage: str, again_at: float | None) -> _Read:
     """What is known of a record that cannot be read: when its period ended, by its name. No run gives other names."""
     name, period = file.removesuffix(".json"), None
     with suppress(ValueError):

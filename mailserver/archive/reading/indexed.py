@@ -22,7 +22,7 @@ from mailserver.archive.index.layout import Entry, Head
 from mailserver.archive.index.reader import PeriodIndex, keys_place, read_directory, read_heads, read_keys
 from mailserver.archive.manifest import IndexRecord
 from mailserver.archive.reading.row_groups import DataFile, GroupKeys, IndexedKeys, RowGroup
-from mailserver.archive.reading.scan import Candidate, Wanted, matcher_of
+from mailserver.archive.reading.scan import Candidate, WantedEnvelopes, matcher_of
 from mailserver.waku.bloom import FULL_INTEREST
 from mailserver.waku.envelope import TOPIC_BYTES, Topic
 
@@ -177,7 +177,7 @@ def read_indexed_keys(
             yield group, GroupKeys((), np.empty(0, np.int64), keys.created, keys.hashes, keys.sizes)
 
 
-def candidates_of(files: Sequence[IndexedFile], wanted: Wanted, numbers: Numbers32 | None) -> list[Candidate]:
+def candidates_of(files: Sequence[IndexedFile], wanted: WantedEnvelopes, numbers: Numbers32 | None) -> list[Candidate]:
     """Return the row groups of some files that have wanted topics within the wanted time.
 
     Args:

@@ -7,7 +7,7 @@ from mailserver.archive.errors import ArchiveError
 from mailserver.archive.reading.paid import SharedArchive
 from mailserver.archive.reading.reader import PaidReader
 from mailserver.archive.reading.row_groups import FileGone, RowGroup
-from mailserver.archive.reading.scan import Match, Matches
+from mailserver.archive.reading.scan import Match, WantedMatches
 from mailserver.archive.reading.search import ATTEMPTS
 from mailserver.errors import StoreError
 from mailserver.store.interface import Place, Raws
@@ -51,7 +51,7 @@ class ArchivePage:
             again: called if files were replaced, or what the search has read is not in the cache any more.
             failed: called with the error if the archive cannot be read; returns the error to raise.
         """
-        self._found = Matches.of(found)
+        self._found = WantedMatches.of(found)
         self._archive = archive
         self._reader = reader
         self._again = again

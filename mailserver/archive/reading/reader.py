@@ -37,7 +37,7 @@ from mailserver.archive.reading.reads import (
     raws_work,
 )
 from mailserver.archive.reading.row_groups import GroupKeys, RowGroup, parsed, read_footer, read_keys, read_raws
-from mailserver.archive.reading.scan import Candidate, Match, Wanted, first, matches
+from mailserver.archive.reading.scan import Candidate, Match, WantedEnvelopes, first, matches
 from mailserver.archive.reading.topic_order import TopicOrder
 from mailserver.metrics.labels import ArchiveRead
 from mailserver.store.interface import Payer
@@ -70,7 +70,9 @@ class PaidReader(PaidReads):
         super().__init__(archive, payer)
         self._order: TopicOrder | None = None
 
-    async def row_groups(self, periods: Sequence[Period], wanted: Wanted) -> list[Sequence[Candidate] | ArchiveError]:
+    async def row_groups(
+        self, periods: Sequence[Period], wanted: WantedEnvelopes
+    ) -> list[Sequence[Candidate] | ArchiveError]:
         """Return the row groups of each of some periods that may have wanted envelopes, or why it cannot be read."""
 
         async def found_in(period: Period) -> Sequence[Candidate] | ArchiveError:
@@ -81,7 +83,7 @@ class PaidReader(PaidReads):
 
         return await self.several([partial(found_in, period) for period in periods])
 
-    async def row_groups_of(self, period: Period, wanted: Wanted) -> Sequence[Candidate]:
+    async def row_groups_of(self, period: Period, wanted: WantedEnvelopes) -> Sequence[Candidate]:
         """Return the row groups of a period that may have wanted envelopes.
 
         Raises:
@@ -99,7 +101,7 @@ class PaidReader(PaidReads):
                 self._archive.on_slow(str(error))
         return [Candidate(group, group.created, None) for group in await self._by_footers(files, wanted)]
 
-    async def matches(self, candidates: Sequence[Candidate], wanted: Wanted) -> list[Match]:
+    async def matches(self, candidates: Sequence[Candidate], wanted: WantedEnvelopes) -> list[Match]:
         """Return the first wanted envelopes of some row groups, in order. All free threads read at the same time."""
         known = {each.group: self._archive.kept(_keys_key(each.group), GroupKeys) for each in candidates}
         parts = _parts(candidates, known, self.at_once)
@@ -109,7 +111,7 @@ class PaidReader(PaidReads):
         return await self._run(STEP, partial(first, wanted.most, chain.from_iterable(found)))
 
     async def _matches(
-        self, candidates: Sequence[Candidate], known: Mapping[RowGroup, GroupKeys | None], wanted: Wanted
+        self, candidates: Sequence[Candidate], known: Mapping[RowGroup, GroupKeys | None], wanted: WantedEnvelopes
     ) -> list[Match]:
         unknown = [candidate.group for candidate in candidates if known[candidate.group] is None]
         faults: list[str] = []
@@ -156,7 +158,7 @@ class PaidReader(PaidReads):
         return keys_work(group, is_kept=_keys_key(group) in self._archive.cache)
 
     async def _by_index(
-        self, of_period: PeriodFiles, index: IndexFile, files: Sequence[PlacedFile], wanted: Wanted
+        self, of_period: PeriodFiles, index: IndexFile, files: Sequence[PlacedFile], wanted: WantedEnvelopes
     ) -> list[Candidate]:
         """Find the row groups by the index.
 
@@ -196,7 +198,7 @@ class PaidReader(PaidReads):
         if step:
             yield step
 
-    async def _by_footers(self, files: Sequence[PlacedFile], wanted: Wanted) -> list[RowGroup]:
+    async def _by_footers(self, files: Sequence[PlacedFile], wanted: WantedEnvelopes) -> list[RowGroup]:
         """Find the row groups by the footers of the files."""
         groups: list[RowGroup] = []
         unknown: list[PlacedFile] = []
@@ -236,7 +238,7 @@ class PaidReader(PaidReads):
                 self._archive.keep(_footer_key(group), footers[group.footer], _PARSED_FACTOR * len(group.footer))
         return raws
 
-    def _that_may_have(self, files: Sequence[PlacedFile], wanted: Wanted) -> list[PlacedFile]:
+    def _that_may_have(self, files: Sequence[PlacedFile], wanted: WantedEnvelopes) -> list[PlacedFile]:
         """Return the files that can have wanted topics. Their directories tell."""
         topics = wanted.interest.topics
         if topics is not None:
@@ -248,7 +250,7 @@ class PaidReader(PaidReads):
         marks = Matcher(wanted.interest.bloom).marks(joined)
         return [file for file, mark in zip(files, marks, strict=True) if mark]
 
-    def _may_have(self, group: RowGroup, wanted: Wanted) -> bool:
+    def _may_have(self, group: RowGroup, wanted: WantedEnvelopes) -> bool:
         """Tell whether a row group can have wanted topics, by its first and its last topic."""
         first, last = group.topics
         topics = wanted.interest.topics
@@ -305,7 +307,7 @@ def _look_up(
     index: IndexFile,
     of_period: PeriodFiles,
     known: Mapping[PlacedFile, IndexedFile | None],
-    wanted: Wanted,
+    wanted: WantedEnvelopes,
     numbers: Numbers32 | None,
 ) -> _Found:
     low, high = wanted.above[0], wanted.below[0]

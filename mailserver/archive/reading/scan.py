@@ -48,7 +48,7 @@ class Candidate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedEnvelopes:
     """What a search wants: envelopes of some topics, strictly between two places.
 
     `above`, `below`: the places. `most`: the newest ones are enough, at most so many. `seconds`: only those that were
@@ -61,12 +61,12 @@ class Wanted:
     most: int
     seconds: Numbers | None = None
 
-    def beside(self, best: Sequence[Match]) -> "Wanted":
+    def beside(self, best: Sequence[Match]) -> "WantedEnvelopes":
         """Return what is still wanted after these were found. If they fill the page, nothing older than the last is."""
         return replace(self, above=max(self.above, best[-1].place)) if len(best) == self.most else self
 
 
-def matches(candidate: Candidate, keys: GroupKeys, wanted: Wanted) -> list[Match]:
+def matches(candidate: Candidate, keys: GroupKeys, wanted: WantedEnvelopes) -> list[Match]:
     """Return the newest wanted envelopes of a row group, in no particular order."""
     low, high = wanted.above[0], wanted.below[0]
     if wanted.interest == FULL_INTEREST:
@@ -129,7 +129,7 @@ def _between(keys: GroupKeys, start: int, end: int, low: int, high: int) -> Numb
 
 
 @dataclass(slots=True)
-class Matches:
+class WantedMatches:
     """Matches in order, in columns, which take less memory while a slow client reads its page.
 
     `known`: their row groups. These are kept only as long as somebody else keeps them, as the cache does: with their
@@ -144,7 +144,7 @@ class Matches:
     known: "tuple[ref[RowGroup], ...]" = ()
 
     @classmethod
-    def of(cls, found: Iterable[Match]) -> "Matches":
+    def of(cls, found: Iterable[Match]) -> "WantedMatches":
         """Put matches into columns."""
         found = [*found]
         numbers: dict[RowGroup, int] = {}
@@ -177,9 +177,9 @@ class Matches:
             found.append(Match(*self.place(at), self.sizes[at], self.rows[at], group))
         return found
 
-    def found_again(self, at: int, found: Iterable[Match]) -> "Matches":
+    def found_again(self, at: int, found: Iterable[Match]) -> "WantedMatches":
         """Matches of which those from a number on were found again. Those before are read: their places are left."""
-        rest = Matches.of(found)
+        rest = WantedMatches.of(found)
         rest.created = self.created[:at] + rest.created
         rest.hashes = self.hashes[: at * HASH_BYTES] + rest.hashes
         rest.sizes = self.sizes[:at] + rest.sizes

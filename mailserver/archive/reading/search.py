@@ -25,7 +25,7 @@ from mailserver.archive.index.columns import Numbers
 from mailserver.archive.reading.catalog import Period
 from mailserver.archive.reading.reads import STEP_WORK
 from mailserver.archive.reading.row_groups import FileGone, RowGroup
-from mailserver.archive.reading.scan import Candidate, Match, Wanted, first
+from mailserver.archive.reading.scan import Candidate, Match, WantedEnvelopes, first
 from mailserver.store.interface import GoesOn, Place, Query, always
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 
@@ -53,10 +53,12 @@ class Reader(Protocol):
     def at_once(self) -> int:
         """How many reads go on at the same time, at most."""
 
-    async def row_groups(self, periods: Sequence[Period], wanted: Wanted) -> list[Sequence[Candidate] | ArchiveError]:
+    async def row_groups(
+        self, periods: Sequence[Period], wanted: WantedEnvelopes
+    ) -> list[Sequence[Candidate] | ArchiveError]:
         """Return the row groups of each of some periods that may have wanted envelopes, or why it cannot be read."""
 
-    async def matches(self, groups: Sequence[Candidate], wanted: Wanted) -> list[Match]:
+    async def matches(self, groups: Sequence[Candidate], wanted: WantedEnvelopes) -> list[Match]:
         """Return the first wanted envelopes of some row groups, in order."""
 
     def cost(self, group: RowGroup) -> int:
@@ -71,7 +73,7 @@ class ArchiveFound:
     reached: Place | None = None
 
 
-Listed = Callable[[], Awaitable[Sequence[Period]]]
+ListPeriods = Callable[[], Awaitable[Sequence[Period]]]
 """Looks which periods there are. The one with the newest envelope comes first."""
 
 
@@ -86,7 +88,7 @@ class _Group(NamedTuple):
 
 async def search(
     reader: Reader,
-    listed: Listed,
+    listed: ListPeriods,
     query: Query,
     most: int,
     *,
@@ -106,7 +108,7 @@ async def search(
         ArchiveError: the archive cannot be read.
     """
     lowest = max(above or _BEFORE_TIME, (query.lower - 1, LAST_HASH))
-    one = _Search(reader, Wanted(query.interest, lowest, _top(query), most, seconds))
+    one = _Search(reader, WantedEnvelopes(query.interest, lowest, _top(query), most, seconds))
     await one.look_again(listed)
     while one.waiting or one.groups:
         newest = one.newest
@@ -131,7 +133,7 @@ class _Search:
     of row groups to look through. `best`: the first matches so far.
     """
 
-    def __init__(self, reader: Reader, wanted: Wanted) -> None:
+    def __init__(self, reader: Reader, wanted: WantedEnvelopes) -> None:
         self.high = wanted.below[0] - (wanted.below[1] == LOWEST_HASH)
         self.waiting: list[Period] = []
         self.groups: list[_Group] = []
@@ -159,7 +161,7 @@ class _Search:
         """Whether what has gone can have been replaced."""
         return self._gone.total() <= MAX_CHANGES and max(self._gone.values()) < ATTEMPTS
 
-    async def look_again(self, listed: Listed) -> None:
+    async def look_again(self, listed: ListPeriods) -> None:
         """Look which periods there are. The row groups of those that were replaced are left to their successors."""
         periods = await listed()
         self._looked_into.intersection_update(periods)

@@ -20,7 +20,7 @@ from mailserver.archive.reading.reads import ArchiveReads
 from mailserver.archive.reading.row_groups import FileGone
 from mailserver.archive.reading.scan import Match
 from mailserver.archive.reading.search import ANY_NUMBER, ATTEMPTS, MAX_CHANGES, ArchiveFound, search
-from mailserver.archive.reading.walk import ArchivedEnvelope, Walked, envelopes_of_period, envelopes_of_seconds
+from mailserver.archive.reading.walk import ArchivedEnvelope, WalkedEnvelopes, envelopes_of_period, envelopes_of_seconds
 from mailserver.errors import StoreError
 from mailserver.metrics.archive import ArchiveMetrics
 from mailserver.reconcile.sides import Needed
@@ -161,7 +161,7 @@ class ArchiveSource:
         except ArchiveError as error:
             raise self._failed(error) from error
 
-    async def walk(self, period: Period, first: int) -> AsyncIterator[Walked]:
+    async def walk(self, period: Period, first: int) -> AsyncIterator[WalkedEnvelopes]:
         """Read all envelopes of a period: see `walk.envelopes_of_period`. If it is replaced meanwhile, nothing follows.
 
         Raises:

@@ -13,13 +13,13 @@ from mailserver.archive.reading.by_id import MATCHES_AT_ONCE, windows
 from mailserver.archive.reading.catalog import Period
 from mailserver.archive.reading.reader import PaidReader
 from mailserver.archive.reading.row_groups import RowGroup
-from mailserver.archive.reading.scan import Candidate, Match, Wanted
+from mailserver.archive.reading.scan import Candidate, Match, WantedEnvelopes
 from mailserver.archive.reading.search import ANY_NUMBER, LOWEST_HASH, search
 from mailserver.store.interface import Place, Query
 from mailserver.waku.bloom import FULL_INTEREST, Interest
 from mailserver.waku.envelope import MAX_U32, EnvelopeHash, Topic
 
-_EVERYTHING = Wanted(FULL_INTEREST, (-1, LOWEST_HASH), (MAX_U32 + 1, LOWEST_HASH), ANY_NUMBER)
+_EVERYTHING = WantedEnvelopes(FULL_INTEREST, (-1, LOWEST_HASH), (MAX_U32 + 1, LOWEST_HASH), ANY_NUMBER)
 
 
 class ArchivedEnvelope(NamedTuple):
@@ -29,7 +29,7 @@ class ArchivedEnvelope(NamedTuple):
     raw: bytes | None
 
 
-class Walked(NamedTuple):
+class WalkedEnvelopes(NamedTuple):
     """Some envelopes of a period, in no particular order. `end`: how many row groups are read to their end. `is_all`:
     whether nothing follows."""
 
@@ -69,7 +69,7 @@ async def envelopes_of_seconds(
         below = found.matches[-1].place
 
 
-async def envelopes_of_period(reader: PaidReader, period: Period, first: int) -> AsyncIterator[Walked]:
+async def envelopes_of_period(reader: PaidReader, period: Period, first: int) -> AsyncIterator[WalkedEnvelopes]:
     """Read all envelopes of a period, row group by row group, always in the same order.
 
     Args:
@@ -83,7 +83,7 @@ async def envelopes_of_period(reader: PaidReader, period: Period, first: int) ->
         for number, some in enumerate(parts, 1):
             raws = await reader.raws(_by_group(some))
             is_end = number == len(parts)
-            yield Walked(
+            yield WalkedEnvelopes(
                 [raws[match.hash] for match in some], end if is_end else end - 1, is_end and end == len(candidates)
             )
 

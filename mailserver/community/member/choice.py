@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from mailserver.communities.choosing import Choice, chosen
 from mailserver.communities.formats import TimeRange
-from mailserver.community.member.records import KnownArchive, State
+from mailserver.community.member.records import ArchiveState, KnownArchive
 
 
 def wanted(archives: Iterable[KnownArchive], choice: Choice) -> list[KnownArchive]:
@@ -16,14 +16,14 @@ def wanted(archives: Iterable[KnownArchive], choice: Choice) -> list[KnownArchiv
 
 def missing(archives: Iterable[KnownArchive]) -> list[KnownArchive]:
     """What is to be fetched of these: neither what is here, nor what cannot be used."""
-    return [archive for archive in archives if archive.state is State.MISSING]
+    return [archive for archive in archives if archive.state is ArchiveState.MISSING]
 
 
 def downloaded_ranges(archives: Iterable[KnownArchive]) -> dict[TimeRange, list[KnownArchive]]:
     """The ranges that can be imported, the newest first, each with what is downloaded of it."""
     found: dict[TimeRange, list[KnownArchive]] = {}
     for archive in sorted(archives, key=_age, reverse=True):
-        if archive.state is State.DOWNLOADED:
+        if archive.state is ArchiveState.DOWNLOADED:
             found.setdefault(archive.time_range, []).append(archive)
     return found
 

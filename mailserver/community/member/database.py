@@ -14,7 +14,7 @@ from mailserver.community.member.schema import APPLICATION_ID, MIGRATIONS, SCHEM
 from mailserver.errors import StoreError
 from mailserver.files import sync_folder, write_new
 from mailserver.store.sqlite.connections import BUSY_TIMEOUT_S, pragma, transaction
-from mailserver.store.sqlite.worker import Worker
+from mailserver.store.sqlite.worker import ConnectionThread
 
 CACHE_KIB = 16 * 1024
 
@@ -23,13 +23,13 @@ LOG_BYTES = 32 * 1024 * 1024
 
 
 @contextlib.asynccontextmanager
-async def open_worker(path: Path) -> AsyncIterator[Worker]:
+async def open_worker(path: Path) -> AsyncIterator[ConnectionThread]:
     """The thread that writes the history at `path`; it is made or migrated first if need be.
 
     Raises:
         StoreError: the file is foreign, damaged, or of a later version, or cannot be written.
     """
-    worker = await Worker.start(partial(_connect_writer, path), "history-writer")
+    worker = await ConnectionThread.start(partial(_connect_writer, path), "history-writer")
     try:
         yield worker
     finally:

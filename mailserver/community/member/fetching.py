@@ -17,14 +17,14 @@ from mailserver.communities.choosing import Choice
 from mailserver.communities.index import HistoryIndex, decode_index
 from mailserver.community.member.choice import downloaded_ranges, missing, wanted
 from mailserver.community.member.downloads import Downloads, content_of
-from mailserver.community.member.history import History
+from mailserver.community.member.history import MemberHistory
 from mailserver.community.member.importing import Loader
-from mailserver.community.member.records import Attempt, Content, KnownArchive, ListedArchive, State
+from mailserver.community.member.records import ArchiveState, Attempt, Content, KnownArchive, ListedArchive
 from mailserver.community.member.replacing import DownloadLost
 from mailserver.errors import DecodeError, MailserverError
 from mailserver.files import PRIVATE_FOLDER, make_folder, write_atomically
-from mailserver.torrents.client import Progress, TorrentProcess
-from mailserver.torrents.errors import LinkRefused, Refusal, TorrentError, TorrentRefused
+from mailserver.torrents.client import FetchProgress, TorrentProcess
+from mailserver.torrents.errors import LinkRefused, TorrentError, TorrentRefusal, TorrentRefused
 from mailserver.torrents.held import HeldPieces
 from mailserver.torrents.info import DATA_FILE, INDEX_FILE, TorrentInfo
 from mailserver.torrents.magnet import MagnetLink
@@ -88,7 +88,7 @@ class Fetcher:
         self,
         name: str,
         folder: Path,
-        history: History,
+        history: MemberHistory,
         torrents: TorrentProcess,
         choice: Choice,
         network_topic: str,
@@ -134,7 +134,7 @@ class Fetcher:
             StoreError: the history cannot be read or written.
         """
         archives = (await self._history.known()).archives
-        downloaded = [archive.content for archive in archives if archive.state is State.DOWNLOADED]
+        downloaded = [archive.content for archive in archives if archive.state is ArchiveState.DOWNLOADED]
         await self._history.note_lost(await on_disk(self._downloads.lost, downloaded))
         fetched = await self._import()
         info = await on_disk(self._load_torrent)
@@ -176,7 +176,7 @@ class Fetcher:
             on_progress("looking for the torrent", 0, None)
             info = await self._torrents.metadata(link)
             if info.name != self._name:  # else a community could have us take the torrent of another for its own
-                raise TorrentRefused(Refusal.COMMUNITY)
+                raise TorrentRefused(TorrentRefusal.COMMUNITY)
             await self._enter(info)
             await self._check_disk()
             await self._fetch_pieces(info, link, [info.index_pieces], "fetching the index", on_progress)
@@ -213,7 +213,7 @@ class Fetcher:
     async def _fetch_pieces(
         self, info: TorrentInfo, link: MagnetLink, pieces: Sequence[range], step: str, on_progress: OnProgress
     ) -> None:
-        def show(progress: Progress) -> None:
+        def show(progress: FetchProgress) -> None:
             on_progress(step, progress.wanted - progress.missing, progress.wanted)
 
         await self._torrents.fetch(info, self._folder / TORRENT, pieces, link=link, on_progress=show)

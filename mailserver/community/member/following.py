@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from mailserver.client.sealing import open_envelope
 from mailserver.codec.keys import Enode
 from mailserver.communities.channels import id_text
-from mailserver.communities.links import ForeignLink, MagnetLink, NewestLink, open_link
+from mailserver.communities.links import AnnouncedLink, ForeignLink, NewestLink, open_link
 from mailserver.community.member.fetching import CannotFetch, Fetched, Fetcher, OnProgress
-from mailserver.community.member.history import History, open_history
+from mailserver.community.member.history import MemberHistory, open_history
 from mailserver.community.member.joined import Joined, MemberFolder, MembershipError
 from mailserver.community.member.mailserver import FAILURES, Mailserver
 from mailserver.community.member.records import HistoryMessage
@@ -61,7 +61,7 @@ class MemberSettings:
 class Member:
     """The work for one community. Made by `open_member`; `follow` does it on and on, `fetch_once` once."""
 
-    def __init__(self, joined: Joined, history: History, fetcher: Fetcher, settings: MemberSettings) -> None:
+    def __init__(self, joined: Joined, history: MemberHistory, fetcher: Fetcher, settings: MemberSettings) -> None:
         self._joined = joined
         self._history = history
         self._fetcher = fetcher
@@ -74,7 +74,7 @@ class Member:
         self._given: deque[str] = deque()
         self._is_asked = False
         self._others_went_on = 0.0
-        self._finished: MagnetLink | None = None
+        self._finished: AnnouncedLink | None = None
         self.ignored = 0
         """Messages of the special channel that the community has not signed."""
 
@@ -228,7 +228,7 @@ class Member:
             raise CannotFetch("no mailserver has a magnet link of this community", is_final=False)
         return link.uri
 
-    async def _fetch_newest(self, link: MagnetLink | None, on_progress: OnProgress) -> None:
+    async def _fetch_newest(self, link: AnnouncedLink | None, on_progress: OnProgress) -> None:
         """Fetch the newest link, whenever there is one, and whenever that is asked for."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
@@ -251,7 +251,7 @@ class Member:
             async with asyncio.timeout_at(due):
                 await self._changed.wait()
 
-    async def _keep_fetching(self, link: MagnetLink | None, on_progress: OnProgress) -> None:
+    async def _keep_fetching(self, link: AnnouncedLink | None, on_progress: OnProgress) -> None:
         """Try the links that were given once each, and then the newest one until it is fetched, or cannot be used."""
         while self._given:
             with contextlib.suppress(CannotFetch):

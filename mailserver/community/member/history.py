@@ -10,17 +10,17 @@ from typing import Any, TypeVar
 from mailserver.codec.keys import NodeId
 from mailserver.communities.formats import TimeRange
 from mailserver.communities.index import IndexEntry
-from mailserver.communities.links import MagnetLink
+from mailserver.communities.links import AnnouncedLink
 from mailserver.community.member.database import explained, open_worker, reading
 from mailserver.community.member.records import (
+    ArchiveState,
     Attempt,
     Content,
     HistoryMessage,
-    Known,
     KnownArchive,
+    KnownHistory,
     ListedArchive,
     Overview,
-    State,
 )
 from mailserver.community.member.replacing import (
     Load,
@@ -33,7 +33,7 @@ from mailserver.community.member.replacing import (
 )
 from mailserver.ids.envelopes import BEFORE_TOPIC, BEHIND_TOPIC, topic_of
 from mailserver.store.sqlite.connections import transaction
-from mailserver.store.sqlite.worker import Worker
+from mailserver.store.sqlite.worker import ConnectionThread
 from mailserver.waku.envelope import Topic
 
 T = TypeVar("T")
@@ -83,17 +83,17 @@ _MESSAGES = """
 """
 
 
-class History:
+class MemberHistory:
     """The history, open for writing. Made by `open_history`. Each method is one transaction, on disk when it returns.
 
     All of them raise StoreError if the file cannot be read or written.
     """
 
-    def __init__(self, path: Path, worker: Worker) -> None:
+    def __init__(self, path: Path, worker: ConnectionThread) -> None:
         self._path = path
         self._worker = worker
 
-    async def note_link(self, link: MagnetLink, now: int) -> None:
+    async def note_link(self, link: AnnouncedLink, now: int) -> None:
         """Remember a link that the control node has signed."""
 
         def note(connection: sqlite3.Connection) -> None:
@@ -205,7 +205,7 @@ class History:
 
         return await self._write(read)
 
-    async def known(self) -> Known:
+    async def known(self) -> KnownHistory:
         """What is known of archives and links."""
         return await self._write(_read_known)
 
@@ -234,14 +234,14 @@ class History:
 
 
 @contextlib.asynccontextmanager
-async def open_history(path: Path) -> AsyncIterator[History]:
+async def open_history(path: Path) -> AsyncIterator[MemberHistory]:
     """Open the history at `path` for writing; make it first if need be.
 
     Raises:
         StoreError: the file is foreign, damaged, or of a later version, or cannot be written.
     """
     async with open_worker(path) as worker:
-        yield History(path, worker)
+        yield MemberHistory(path, worker)
 
 
 def read_overview(path: Path) -> Overview:
@@ -254,7 +254,7 @@ def read_overview(path: Path) -> Overview:
         return _overview(connection)
 
 
-def read_known(path: Path) -> Known:
+def read_known(path: Path) -> KnownHistory:
     """What is known of archives and links; somebody may be writing it. Messages are not counted.
 
     Raises:
@@ -301,13 +301,13 @@ def _overview(connection: sqlite3.Connection) -> Overview:
     )
 
 
-def _read_known(connection: sqlite3.Connection) -> Known:
+def _read_known(connection: sqlite3.Connection) -> KnownHistory:
     link = connection.execute(
         "SELECT clock, links.uri, reason FROM links LEFT JOIN refused_links USING (uri) ORDER BY clock DESC LIMIT 1"
     ).fetchone()
-    return Known(
+    return KnownHistory(
         archives=tuple(map(_known, connection.execute(_ARCHIVES))),
-        link=None if link is None else MagnetLink(link[0], link[1]),
+        link=None if link is None else AnnouncedLink(link[0], link[1]),
         refused_link=None if link is None else link[2],
         attempt=_attempt(connection),
     )
@@ -322,10 +322,10 @@ def _known(row: tuple[Any, ...]) -> KnownArchive:
     content, form, id_, lower, upper, topics, offset, size, padding, is_listed, *states, messages, refused = row
     downloaded_at, imported_at = states
     if imported_at is not None:
-        state = State.IMPORTED
+        state = ArchiveState.IMPORTED
     elif refused is not None:
-        state = State.REFUSED
+        state = ArchiveState.REFUSED
     else:
-        state = State.MISSING if downloaded_at is None else State.DOWNLOADED
+        state = ArchiveState.MISSING if downloaded_at is None else ArchiveState.DOWNLOADED
     entry = IndexEntry(id_, TimeRange(lower, upper), tuple(json.loads(topics)), offset, size, padding)
     return KnownArchive(Content(content), form, entry, bool(is_listed), state, messages, refused)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mailserver.catchup.page_rules import PAGE_TIMEOUT_S, PageBuffer, PageTooLong, SourceLies, Walk
-from mailserver.catchup.ranges import LATE_S, Range, cut_window, unite, without
+from mailserver.catchup.ranges import LATE_S, MissingRange, cut_window, unite, without
 from mailserver.catchup.request_pow import RequestTooDear, request_pow
 from mailserver.catchup.retry import backoff_s
 from mailserver.client.mail_client import MailClient, NoAnswer, RequestFailed, connect
@@ -52,7 +52,7 @@ Take = Callable[[Sequence[Envelope]], Awaitable[None]]
 class _Window:
     """A part that is being asked for, over any number of connections. `cursor`: where the next page begins."""
 
-    part: Range
+    part: MissingRange
     walk: Walk
     cursor: Cursor | None = None
 
@@ -88,7 +88,7 @@ class Mailserver:
         self._take = take
         self._wall_clock = wall_clock
         self._until: int | None = None
-        self._owed: list[Range] = []
+        self._owed: list[MissingRange] = []
         self._window: _Window | None = None
         self._node_key = random_key()  # the same for all connections: mailservers count our requests by it
 
@@ -133,7 +133,7 @@ class Mailserver:
         if self._until is None:
             self._until = await self._diary.asked_until(self.enode.node_id, self._topics)
         since = now - HISTORY_S if self._until is None else max(self._until - LATE_S, now - HISTORY_S)
-        self._owed = unite([*self._owed, Range(max(since, 0), now)])
+        self._owed = unite([*self._owed, MissingRange(max(since, 0), now)])
         self._until = now
         while self._owed:
             if self._window is None:

@@ -5,9 +5,9 @@ from collections.abc import Container, Iterable
 from itertools import groupby
 
 from mailserver.communities.channels import CommunityId, id_text
-from mailserver.communities.links import MagnetLink
-from mailserver.communities.progress import CommunityProgress, Role, Week
-from mailserver.community.member.records import KnownArchive, State
+from mailserver.communities.links import AnnouncedLink
+from mailserver.communities.progress import CommunityProgress, CommunityRole, Week
+from mailserver.community.member.records import ArchiveState, KnownArchive
 from mailserver.torrents.statistics import TorrentTraffic
 
 
@@ -15,7 +15,7 @@ def joined_progress(
     community: CommunityId,
     archives: Iterable[KnownArchive],
     *,
-    link: MagnetLink | None,
+    link: AnnouncedLink | None,
     offered: Container[int] | None,
     traffic: TorrentTraffic,
     problem: str,
@@ -30,16 +30,16 @@ def joined_progress(
     weeks = []
     for time_range, of_range in groupby(listed, key=lambda archive: archive.time_range):
         of_week = [*of_range]
-        is_fetched = all(archive.state is State.IMPORTED for archive in of_week)
+        is_fetched = all(archive.state is ArchiveState.IMPORTED for archive in of_week)
         pieces = (piece for archive in of_week for piece in archive.entry.pieces)
         is_seeding = is_fetched and offered is not None and all(piece in offered for piece in pieces)
         weeks.append(Week(time_range.lower, time_range.upper, len(of_week), True, is_seeding, is_fetched))
     counts = Counter(archive.state for archive in listed)
     return CommunityProgress(
         id=id_text(community),
-        role=Role.MEMBER,
+        role=CommunityRole.MEMBER,
         weeks=tuple(weeks),
-        archives={state.value: counts[state] for state in State},
+        archives={state.value: counts[state] for state in ArchiveState},
         late_weeks=None,
         is_seeding=offered is not None if listed else None,
         announced_at=None if link is None else link.clock / 1000,

@@ -6,7 +6,7 @@ from typing import NamedTuple, NewType
 
 from mailserver.communities.formats import TimeRange
 from mailserver.communities.index import IndexEntry
-from mailserver.communities.links import MagnetLink
+from mailserver.communities.links import AnnouncedLink
 
 Content = NewType("Content", bytes)
 """What an archive is named by here: SHA-256 of the SHA-1 hashes of its pieces, 32 bytes.
@@ -16,7 +16,7 @@ archives. The content says what is in it, and the torrent says it before anythin
 """
 
 
-class State(Enum):
+class ArchiveState(Enum):
     """How far an archive is."""
 
     MISSING = "missing"
@@ -44,7 +44,7 @@ class KnownArchive:
     form: str
     entry: IndexEntry
     is_listed: bool
-    state: State
+    state: ArchiveState
     messages: int | None = None
     refused: str | None = None
 
@@ -79,14 +79,14 @@ class Attempt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownHistory:
     """What is known of the archives of a community, in the order of time, and of its links.
 
     `link` is the newest one, `refused_link` why its torrent cannot be used. `attempt` is the last one.
     """
 
     archives: tuple[KnownArchive, ...]
-    link: MagnetLink | None
+    link: AnnouncedLink | None
     refused_link: str | None
     attempt: Attempt | None
 
@@ -97,7 +97,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Overview(Known):
+class Overview(KnownHistory):
     """What there is of a community.
 
     `unarchived` counts the messages that no archive has; `oldest` and `newest` are of all.

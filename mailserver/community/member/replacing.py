@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mailserver.communities.checking import Finding
+from mailserver.communities.checking import HistoryFinding
 from mailserver.communities.formats import TimeRange
 from mailserver.community.member.records import Content, HistoryMessage
 from mailserver.errors import MailserverError
@@ -45,7 +45,7 @@ _REFUSED_AS = """
 class ArchiveRefused(MailserverError):
     """A downloaded archive cannot be used; `findings` says why."""
 
-    def __init__(self, findings: Sequence[Finding]) -> None:
+    def __init__(self, findings: Sequence[HistoryFinding]) -> None:
         super().__init__(findings)
         self.findings = findings
 

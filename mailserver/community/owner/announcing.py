@@ -14,7 +14,7 @@ from pathlib import Path
 from mailserver.client.sealing import TooMuchWork, seal_envelope
 from mailserver.codec.keys import PrivateKey
 from mailserver.communities.channels import Channel, CommunityId, id_text, special_channel
-from mailserver.communities.links import MagnetLink, encode_link, next_clock
+from mailserver.communities.links import AnnouncedLink, encode_link, next_clock
 from mailserver.community.owner.record import CommunityError
 from mailserver.errors import ConnectionLost
 from mailserver.feed_socket.client import FeedClient, PostUnanswered
@@ -117,7 +117,7 @@ class Announcer:
         clock = next_clock(int(now * _MS), 0 if before is None else before.clock)
         try:
             envelope = await seal_envelope(
-                encode_link(MagnetLink(clock, uri), key),
+                encode_link(AnnouncedLink(clock, uri), key),
                 channel.key,
                 channel.topic,
                 ttl=TTL_S,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from mailserver.communities.checking import Finding, check_index
+from mailserver.communities.checking import HistoryFinding, check_index
 from mailserver.communities.formats import EncodedArchive, Format, TimeRange
 from mailserver.communities.index import HistoryIndex, IndexEntry, IndexRoom, decode_index, encode_index, entry_of
 from mailserver.community.owner.folders import CommunityFolder
@@ -157,7 +157,7 @@ def read_published_index(folder: CommunityFolder) -> HistoryIndex | None:
     return index
 
 
-def _findings(index: HistoryIndex) -> list[Finding]:
+def _findings(index: HistoryIndex) -> list[HistoryFinding]:
     return check_index(index, index.entries[-1].end if index.entries else 0)
 
 

@@ -21,7 +21,7 @@ from mailserver.store.arrivals import ArrivedEnvelope
 from mailserver.store.message_ids import BEFORE_ALL, Arrival
 from mailserver.store.sqlite.connections import BUSY_TIMEOUT_S, pragma, transaction
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
-from mailserver.store.sqlite.worker import Worker
+from mailserver.store.sqlite.worker import ConnectionThread
 from mailserver.waku.envelope import Topic
 
 APPLICATION_ID = 0x57_41_4B_48
@@ -70,13 +70,13 @@ _DELETE = "DELETE FROM envelopes WHERE created = ? AND hash = ?"
 
 T = TypeVar("T")
 
-Place = tuple[int, bytes]
+HeldPlace = tuple[int, bytes]
 """Time of creation, and key."""
 
-FIRST_PLACE: Place = (-1, b"")
+FIRST_PLACE: HeldPlace = (-1, b"")
 
 
-class Held(NamedTuple):
+class HeldEnvelope(NamedTuple):
     """An envelope that is held: when it was created, its topic and key, and when it was received."""
 
     created: int
@@ -85,10 +85,10 @@ class Held(NamedTuple):
     received: int
 
 
-IsRemovable = Callable[[Held], bool]
+IsRemovable = Callable[[HeldEnvelope], bool]
 
 
-class Progress(NamedTuple):
+class StoreProgress(NamedTuple):
     """How far which store was followed."""
 
     identity: str
@@ -98,7 +98,7 @@ class Progress(NamedTuple):
 class Holdings:
     """The holdings of one community. Made by `open_holdings`."""
 
-    def __init__(self, path: Path, worker: Worker, progress: Progress) -> None:
+    def __init__(self, path: Path, worker: ConnectionThread, progress: StoreProgress) -> None:
         self.progress = progress
         self._path = path
         self._worker = worker
@@ -109,7 +109,7 @@ class Holdings:
         Raises:
             StoreError: the file cannot be written.
         """
-        progress = Progress(identity, BEFORE_ALL)
+        progress = StoreProgress(identity, BEFORE_ALL)
         await self._run(partial(_begin_anew, progress=progress))
         self.progress = progress
 
@@ -179,7 +179,7 @@ async def open_holdings(path: Path) -> AsyncIterator[Holdings]:
         StoreError: the file is foreign, damaged, or of a later version, or cannot be written.
     """
     with _explained(path):
-        worker = await Worker.start(partial(_connect, path), "holdings")
+        worker = await ConnectionThread.start(partial(_connect, path), "holdings")
     try:
         with _explained(path):
             progress = await worker.run(_read_progress)
@@ -214,18 +214,18 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _read_progress(connection: sqlite3.Connection) -> Progress:
+def _read_progress(connection: sqlite3.Connection) -> StoreProgress:
     ((identity, arrival),) = connection.execute("SELECT identity, arrival FROM progress")
-    return Progress(identity, Arrival(arrival))
+    return StoreProgress(identity, Arrival(arrival))
 
 
-def _begin_anew(connection: sqlite3.Connection, progress: Progress) -> None:
+def _begin_anew(connection: sqlite3.Connection, progress: StoreProgress) -> None:
     with transaction(connection):
         connection.execute("UPDATE progress SET identity = ?, arrival = ?", progress)
 
 
 def _take(
-    connection: sqlite3.Connection, progress: Progress, end: Arrival, rows: Sequence[tuple[object, ...]]
+    connection: sqlite3.Connection, progress: StoreProgress, end: Arrival, rows: Sequence[tuple[object, ...]]
 ) -> int | None:
     with transaction(connection):
         if not connection.execute(_ADVANCE, (end, *progress)).rowcount:
@@ -237,18 +237,18 @@ def _take(
 
 def _remove(
     connection: sqlite3.Connection,
-    after: Place,
+    after: HeldPlace,
     before: int,
     is_removable: IsRemovable,
     limit: int,
-) -> tuple[int, Place | None]:
+) -> tuple[int, HeldPlace | None]:
     """Look at the next rows; return how many went, and where to go on, None at the end."""
     with transaction(connection):
         rows = connection.execute(_OLD, (*after, before, limit)).fetchall()
         gone = [
             (created, key)
             for created, topic, key, received in rows
-            if is_removable(Held(created, Topic(topic), key, received))
+            if is_removable(HeldEnvelope(created, Topic(topic), key, received))
         ]
         connection.executemany(_DELETE, gone)
     return len(gone), (rows[-1][0], rows[-1][2]) if len(rows) == limit else None

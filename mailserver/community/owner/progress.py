@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from mailserver.communities.index import IndexEntry
-from mailserver.communities.progress import CommunityProgress, Role, Week
+from mailserver.communities.progress import CommunityProgress, CommunityRole, Week
 from mailserver.community.owner.announcing import Announced
 from mailserver.community.owner.folders import CommunityFolder
 from mailserver.community.owner.sent import SentPieces
@@ -53,7 +53,7 @@ def owned_progress(
         )
     return CommunityProgress(
         id=folder.path.name,
-        role=Role.OWNER,
+        role=CommunityRole.OWNER,
         weeks=tuple(weeks),
         archives={},
         late_weeks=late_weeks,

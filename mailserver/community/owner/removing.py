@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Sequence
 
 from mailserver.communities.index import IndexEntry, IndexRoom
-from mailserver.community.owner.holdings import Held
+from mailserver.community.owner.holdings import HeldEnvelope
 from mailserver.community.owner.record import Community
 
 
@@ -28,7 +28,7 @@ class Removal:
         self._newest = max((each.upper for each in self._ranges), default=0)
         self._takes_late = IndexRoom(record.format, entries).takes_late
 
-    def may_go(self, held: Held) -> bool:
+    def may_go(self, held: HeldEnvelope) -> bool:
         """Whether an envelope is in an archive, or will be in none."""
         of_channel = (each for each in self._record.channels if each.topic == held.topic)
         if held.key in self._published or not any(each.holds_at(held.created) for each in of_channel):

@@ -24,7 +24,7 @@ MAGIC = b"wakusent"
 _PIECE = struct.Struct(">II")
 
 
-class Times(NamedTuple):
+class SentTimes(NamedTuple):
     """`often`: how often each of some pieces was sent at least. `last`: when one was, Unix seconds; None if never."""
 
     often: int
@@ -74,8 +74,8 @@ class SentPieces:
             if piece < pieces:
                 self._pieces[piece] = min(self._pieces[piece][0] + count, MAX_U32), now
 
-    def times(self, pieces: Iterable[int]) -> Times:
+    def times(self, pieces: Iterable[int]) -> SentTimes:
         """How often these pieces were sent."""
         known = [self._pieces[piece] if piece < len(self._pieces) else (0, 0) for piece in pieces]
         counts, moments = [blocks // BLOCKS_PER_PIECE for blocks, _ in known], [at for _, at in known]
-        return Times(min(counts, default=0), max(moments, default=0) or None)
+        return SentTimes(min(counts, default=0), max(moments, default=0) or None)

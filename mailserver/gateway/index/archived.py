@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 from mailserver.errors import DecodeError
 from mailserver.gateway.index.cache import EntryCache
-from mailserver.gateway.index.database import Database
+from mailserver.gateway.index.database import IndexDatabase
 from mailserver.gateway.index.mapping import MappedMessage, map_envelopes
-from mailserver.gateway.index.search import Key, whereabouts
+from mailserver.gateway.index.search import MessageKey, whereabouts
 from mailserver.gateway.index.values import StoredEntry
 from mailserver.gateway.index.writing import (
     PeriodName,
@@ -63,7 +63,7 @@ class ArchivedPeriod(Protocol):
     def created(self) -> tuple[int, int]: ...
 
 
-class Archive(Protocol):
+class ReadableArchive(Protocol):
     """The archive: `mailserver.archive.reading.source.ArchiveSource`, which says what each method does and raises."""
 
     @property
@@ -85,7 +85,7 @@ class Archive(Protocol):
 class ArchivedMessages:
     """The messages of one archive."""
 
-    def __init__(self, network_topic: str, database: Database, archive: Archive) -> None:
+    def __init__(self, network_topic: str, database: IndexDatabase, archive: ReadableArchive) -> None:
         self._network_topic = network_topic
         self._database = database
         self._archive = archive
@@ -171,7 +171,9 @@ class ArchivedMessages:
                     if self._owed is not None:
                         self._owed.pop(name, None)
 
-    async def read(self, keys: Sequence[Key], max_bytes: int, payer: Payer) -> dict[Key, StoredEntry | None]:
+    async def read(
+        self, keys: Sequence[MessageKey], max_bytes: int, payer: Payer
+    ) -> dict[MessageKey, StoredEntry | None]:
         """Read messages from the archive; those that it does not have are left out.
 
         The first that is there is read, and more as long as all of them fit into `max_bytes`. The others that are there
@@ -209,7 +211,7 @@ class ArchivedMessages:
         maps = partial(_map, network_topic=self._network_topic, raws=some)
         return await self._database.read(maps, work.STATEMENT + _MAPPED * len(some), payer)
 
-    async def forget(self, keys: Sequence[Key], now: int) -> None:
+    async def forget(self, keys: Sequence[MessageKey], now: int) -> None:
         """Forget messages that neither store nor archive has any more.
 
         Raises:
@@ -221,9 +223,9 @@ class ArchivedMessages:
 class _Found:
     """What was found of some messages. `wanted`: what was not; `entries`: see `ArchivedMessages.read`."""
 
-    def __init__(self, keys: Sequence[Key], max_bytes: int) -> None:
+    def __init__(self, keys: Sequence[MessageKey], max_bytes: int) -> None:
         self.wanted: dict[bytes, int] = {key.hash: at for at, key in enumerate(keys)}
-        self.entries: dict[Key, StoredEntry | None] = {}
+        self.entries: dict[MessageKey, StoredEntry | None] = {}
         self._keys = keys
         self._max_bytes = max_bytes
         self._held: dict[int, StoredEntry] = {}

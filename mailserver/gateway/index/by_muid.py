@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from mailserver.errors import DecodeError
-from mailserver.gateway.index.page import PageSearch, Sources
+from mailserver.gateway.index.page import PageSearch, PageSources
 from mailserver.gateway.index.search import find_with_meta
 from mailserver.gateway.index.values import PageEntry, StoredEntry, TooManyAlike
 from mailserver.ids.envelopes import NS, read_meta
@@ -41,7 +41,7 @@ _CANDIDATES = StoreQuery(
 class MuidSearch:
     """The search for the messages of one query that names MUIDs."""
 
-    def __init__(self, sources: Sources, payer: Payer, goes_on: GoesOn) -> None:
+    def __init__(self, sources: PageSources, payer: Payer, goes_on: GoesOn) -> None:
         """Search at a payer's expense.
 
         Args:

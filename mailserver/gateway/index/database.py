@@ -18,7 +18,7 @@ from mailserver.gateway.index.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_V
 from mailserver.store.engine.fair_pool import FairPool
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.sqlite.connections import BUSY_TIMEOUT_S, pragma, transaction
-from mailserver.store.sqlite.worker import Worker
+from mailserver.store.sqlite.worker import ConnectionThread
 
 T = TypeVar("T")
 
@@ -33,10 +33,10 @@ LOG_BYTES = 32 * 1024 * 1024
 """How long the log becomes before it is written back, and to what it is cut then."""
 
 
-class Database:
+class IndexDatabase:
     """The connections. Made by `open_database`."""
 
-    def __init__(self, path: Path, writer: Worker, readers: Sequence[Worker]) -> None:
+    def __init__(self, path: Path, writer: ConnectionThread, readers: Sequence[ConnectionThread]) -> None:
         self._path = path
         self._writer = writer
         self._readers = FairPool(readers)
@@ -68,21 +68,21 @@ class Database:
 
 
 @contextlib.asynccontextmanager
-async def open_database(path: Path) -> AsyncIterator[Database]:
+async def open_database(path: Path) -> AsyncIterator[IndexDatabase]:
     """Open the index at `path`; make or migrate it first if need be.
 
     Raises:
         StoreError: the file is foreign, damaged, or of a later version, or cannot be written.
     """
     async with contextlib.AsyncExitStack() as stack:
-        writer = await Worker.start(partial(connect_writer, path), "index-writer")
+        writer = await ConnectionThread.start(partial(connect_writer, path), "index-writer")
         stack.push_async_callback(writer.close)
         readers = []
         for _ in range(READERS):
-            reader = await Worker.start(partial(_connect_reader, path), "index-reader")
+            reader = await ConnectionThread.start(partial(_connect_reader, path), "index-reader")
             stack.push_async_callback(reader.close)
             readers.append(reader)
-        yield Database(path, writer, readers)
+        yield IndexDatabase(path, writer, readers)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from mailserver.ids.envelopes import (
     message_hashes,
 )
 from mailserver.ids.waku_message import MESSAGE_HASH_BYTES, MessageHash
-from mailserver.waku.envelope import TOPIC_BYTES, EnvelopeHash, Fields, read_fields
+from mailserver.waku.envelope import TOPIC_BYTES, EnvelopeFields, EnvelopeHash, read_fields
 
 LENGTHS_KEPT = 1024
 """For so many lengths of data it is remembered how they are written. Applications pad what they send."""
@@ -84,7 +84,7 @@ def _message_head(data_bytes: int, other_bytes: int) -> bytes:
 
 
 def encoded_messages(
-    connection: sqlite3.Connection, network_topic: str, envelopes: Sequence[tuple[Fields, EnvelopeHash]]
+    connection: sqlite3.Connection, network_topic: str, envelopes: Sequence[tuple[EnvelopeFields, EnvelopeHash]]
 ) -> list[EncodedMessage | None]:
     """The messages of envelopes, in their order; None for one that has none. Their originals are looked up."""
     originals = originals_of(connection, [whole for _, whole in envelopes])

@@ -12,11 +12,11 @@ from functools import partial
 
 from mailserver.errors import StoreError
 from mailserver.gateway.index.archived import ArchivedMessages
-from mailserver.gateway.index.database import Database
+from mailserver.gateway.index.database import IndexDatabase
 from mailserver.gateway.index.flood import Flood
-from mailserver.gateway.index.search import FIRST_PLACE, Key, Scope, find, find_originals
+from mailserver.gateway.index.search import FIRST_PLACE, MessageKey, SearchScope, find, find_originals
 from mailserver.gateway.index.writing import (
-    Progress,
+    IndexProgress,
     begin_anew,
     clean,
     index,
@@ -73,9 +73,9 @@ class Follower:
 
     def __init__(
         self,
-        database: Database,
+        database: IndexDatabase,
         arrivals: ArrivalLog,
-        progress: Progress,
+        progress: IndexProgress,
         swept: str | None,
         wall_clock: Callable[[], float],
         archived: ArchivedMessages | None,
@@ -94,7 +94,7 @@ class Follower:
         self._removals: str | None = None
         self._removed_until = 0
         self._swept = swept  # what the index has of this, too: a start is no reason to sweep all of it again
-        self._missing: list[Key] = []
+        self._missing: list[MessageKey] = []
         self._look_at = 0.0
         self._is_owing = asyncio.Event()
         self._following = self._sweeping = ""
@@ -104,7 +104,7 @@ class Follower:
     @classmethod
     async def start(
         cls,
-        database: Database,
+        database: IndexDatabase,
         arrivals: ArrivalLog,
         network_topic: str,
         wall_clock: Callable[[], float],
@@ -138,7 +138,7 @@ class Follower:
         return self._removed_until
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> IndexProgress:
         """How far which store is indexed."""
         return self._progress
 
@@ -230,7 +230,7 @@ class Follower:
     async def _read(self, limit: int) -> Arrived:
         return await self._arrivals.after(self._progress.arrival, limit, of=self._progress.identity)
 
-    def note_missing(self, keys: Sequence[Key]) -> None:
+    def note_missing(self, keys: Sequence[MessageKey]) -> None:
         """The envelopes of these messages are gone: the next round begins with them."""
         self._missing += keys[: max(0, SWEPT_KEYS - len(self._missing))]
 
@@ -257,7 +257,7 @@ class Follower:
                 await self._archived.forget([key for key in noted if not key.arrival], int(self._wall_clock()))
         if removals == self._swept:
             return
-        scope = Scope(FIRST_PLACE, ((until + 1) * NS, b""), None, is_forward=True)
+        scope = SearchScope(FIRST_PLACE, ((until + 1) * NS, b""), None, is_forward=True)
         while True:
             progress = self._progress
             keys = await self._database.read(partial(find, scope=scope, count=SWEPT_KEYS), SWEPT_KEYS * work.ROW)
@@ -271,7 +271,7 @@ class Follower:
         if await self._database.write(partial(note_swept, identity=identity, removals=removals)):
             self._swept = removals
 
-    async def _remove(self, keys: Sequence[Key], progress: Progress) -> None:
+    async def _remove(self, keys: Sequence[MessageKey], progress: IndexProgress) -> None:
         """Remove those of some messages whose envelopes are gone.
 
         Args:

@@ -17,14 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from mailserver.gateway.index.archived import Archive, ArchivedMessages
+from mailserver.gateway.index.archived import ArchivedMessages, ReadableArchive
 from mailserver.gateway.index.by_muid import MuidSearch, muids_of, with_muid
 from mailserver.gateway.index.cache import EntryCache
 from mailserver.gateway.index.database import open_database
 from mailserver.gateway.index.entries import encoded_messages
 from mailserver.gateway.index.follower import Follower
 from mailserver.gateway.index.mapping import Original
-from mailserver.gateway.index.page import CHECK, PageSearch, Sources
+from mailserver.gateway.index.page import CHECK, PageSearch, PageSources
 from mailserver.gateway.index.schema import PREFIX_BYTES
 from mailserver.gateway.index.search import find_hashes
 from mailserver.gateway.index.values import EncodedMessage, MessagePage
@@ -35,7 +35,7 @@ from mailserver.store.arrivals import ArrivalLog, Arrived
 from mailserver.store.engine import work
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, always
 from mailserver.store.message_ids import BEFORE_ALL, Arrival
-from mailserver.waku.envelope import Envelope, EnvelopeHash, Fields
+from mailserver.waku.envelope import Envelope, EnvelopeFields, EnvelopeHash
 from mailserver.waku2.store_rules import StoreQuery
 
 MAX_NEWS = 1000
@@ -61,7 +61,7 @@ class MessageStore:
     All methods raise StoreError if the store or the index cannot be used.
     """
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: PageSources) -> None:
         self._sources = sources
         self._database = sources.database
         self.archived = sources.archived
@@ -118,7 +118,9 @@ class MessageStore:
         keys = await self._database.read(finds, work.STATEMENT + work.PAIR)
         return bool(keys)
 
-    async def messages_of(self, envelopes: Sequence[tuple[Fields, EnvelopeHash]]) -> list[EncodedMessage | None]:
+    async def messages_of(
+        self, envelopes: Sequence[tuple[EnvelopeFields, EnvelopeHash]]
+    ) -> list[EncodedMessage | None]:
         """The messages of live envelopes, in their order; None for one that has none."""
         maps = partial(encoded_messages, network_topic=self._sources.network_topic, envelopes=envelopes)
         return await self._database.read(maps, work.STATEMENT + CHECK * len(envelopes))
@@ -196,7 +198,7 @@ async def open_messages(
     arrivals: ArrivalLog,
     network_topic: str,
     *,
-    archive: Archive | None = None,
+    archive: ReadableArchive | None = None,
     wall_clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[MessageStore]:
     """Open the index at `path`, for the messages of a store; make it first if there is none.
@@ -210,4 +212,4 @@ async def open_messages(
     async with open_database(path) as database:
         archived = None if archive is None else ArchivedMessages(network_topic, database, archive)
         follower = await Follower.start(database, arrivals, network_topic, wall_clock, archived)
-        yield MessageStore(Sources(network_topic, database, arrivals, follower, EntryCache(), archived))
+        yield MessageStore(PageSources(network_topic, database, arrivals, follower, EntryCache(), archived))

@@ -15,15 +15,15 @@ from typing import NamedTuple
 from mailserver.errors import DecodeError
 from mailserver.gateway.index.archived import ArchivedMessages
 from mailserver.gateway.index.cache import EntryCache
-from mailserver.gateway.index.database import Database
+from mailserver.gateway.index.database import IndexDatabase
 from mailserver.gateway.index.entries import stored_entries
 from mailserver.gateway.index.follower import Follower
 from mailserver.gateway.index.mapping import Original, map_envelope
 from mailserver.gateway.index.search import (
     EVERYWHERE,
     STORED,
-    Key,
-    Scope,
+    MessageKey,
+    SearchScope,
     Where,
     find,
     find_hashes,
@@ -52,11 +52,11 @@ CHECK = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class PageSources:
     """Where pages come from. `archived`: None if no archive is read."""
 
     network_topic: str
-    database: Database
+    database: IndexDatabase
     arrivals: ArrivalLog
     follower: Follower
     cache: EntryCache[MessageHash]
@@ -71,14 +71,14 @@ class Sources:
 class _Looked(NamedTuple):
     """What was found in the index, and what is kept of those messages that a client of v2 sent (`original_of`)."""
 
-    keys: Sequence[Key]
+    keys: Sequence[MessageKey]
     originals: dict[MessageHash, tuple[int, Original]]
 
 
 class PageSearch:
     """The search for one page."""
 
-    def __init__(self, sources: Sources, query: StoreQuery, payer: Payer, goes_on: GoesOn) -> None:
+    def __init__(self, sources: PageSources, query: StoreQuery, payer: Payer, goes_on: GoesOn) -> None:
         """Search at a payer's expense.
 
         Args:
@@ -91,11 +91,11 @@ class PageSearch:
         self._charge_payer = payer.charge
         self._goes_on = goes_on
         self._work = 0
-        self._scope: Scope | None = None
-        self._named: Sequence[Key] = ()
-        self._ahead: Sequence[Key] = ()
-        self._whole: Scope | None = None
-        self._last: Key | None = None
+        self._scope: SearchScope | None = None
+        self._named: Sequence[MessageKey] = ()
+        self._ahead: Sequence[MessageKey] = ()
+        self._whole: SearchScope | None = None
+        self._last: MessageKey | None = None
         self._is_last_round = False
         self._originals: dict[MessageHash, tuple[int, Original]] = {}
         self._found: list[PageEntry] = []
@@ -134,7 +134,7 @@ class PageSearch:
         self._work += amount
         self._charge_payer(amount)
 
-    def _ended(self, last: Key | None) -> MessagePage:
+    def _ended(self, last: MessageKey | None) -> MessagePage:
         """The page, which ends with this message; None: nothing follows."""
         if self._is_owed(last):
             raise NotIndexedYet(0)
@@ -142,7 +142,7 @@ class PageSearch:
             self._found if self._query.is_forward else self._found[::-1], None if last is None else last.hash
         )
 
-    def _is_owed(self, last: Key | None) -> bool:
+    def _is_owed(self, last: MessageKey | None) -> bool:
         """Whether something may be missing on the page because not all of the archive is indexed yet."""
         archived, scope = self._sources.archived, self._whole
         assert scope is not None
@@ -153,7 +153,7 @@ class PageSearch:
             low, high = (low, last.timestamp) if scope.is_forward else (last.timestamp, high)
         return archived.owes(low, high, self._sources.follower.removed_until)
 
-    async def _look_up(self, count: int) -> Sequence[Key]:
+    async def _look_up(self, count: int) -> Sequence[MessageKey]:
         """The next messages that the query wants, from the index."""
         names = len(self._query.content_topics) + len(self._query.message_hashes) + 1
         most = work.STATEMENT + names * work.PAIR + count * work.ROW
@@ -184,7 +184,7 @@ class PageSearch:
                 originals[key.hash] = original
         return _Looked(keys, originals)
 
-    async def _take(self, keys: Sequence[Key]) -> bool:
+    async def _take(self, keys: Sequence[MessageKey]) -> bool:
         """Take those of these messages that are there, as far as they are wanted. Return whether the page is full, and
         there are more. What was not looked at yet is ahead."""
         has_data, limit, found = self._query.include_data, self._query.limit, self._found
@@ -199,7 +199,7 @@ class PageSearch:
         )
         sizes = bodies.sizes
         missing = [key for key, size in zip(keys, sizes, strict=True) if not size]
-        after: Sequence[Key] = ()
+        after: Sequence[MessageKey] = ()
         if len(missing) > self._lacking and self._sources.archived is not None:
             # To read the archive takes longer, so no more of it than is wanted.
             missing = missing[: self._lacking + 1]
@@ -238,19 +238,21 @@ class PageSearch:
                 return False
         return False
 
-    def _places(self, keys: Sequence[Key]) -> Sequence[Sought]:
+    def _places(self, keys: Sequence[MessageKey]) -> Sequence[Sought]:
         if not self._originals:
             return keys
         created = {name: second for name, (second, _) in self._originals.items()}
         return [StoredPlace(key.arrival, created[key.hash]) if key.hash in created else key for key in keys]
 
-    async def _archived(self, missing: Sequence[Key]) -> dict[Key, StoredEntry | None]:
+    async def _archived(self, missing: Sequence[MessageKey]) -> dict[MessageKey, StoredEntry | None]:
         """Those of these messages that the archive has, which the store has not."""
         if not missing or self._sources.archived is None:
             return {}
         return await self._sources.archived.read(missing, MAX_PAGE_BYTES - self._bytes, self._payer)
 
-    async def _entries(self, keys: Sequence[Key], raws: Mapping[Arrival, bytes]) -> dict[MessageHash, StoredEntry]:
+    async def _entries(
+        self, keys: Sequence[MessageKey], raws: Mapping[Arrival, bytes]
+    ) -> dict[MessageHash, StoredEntry]:
         """The entries of messages whose envelopes were read, but for those with another envelope than was indexed."""
         self._payer.charge(CHECK * len(keys))
         entries: dict[MessageHash, StoredEntry] = {}
@@ -283,9 +285,9 @@ class PageSearch:
         return StoredEntry.of(name, mapped.message, self._network_topic)
 
 
-def _slices(keys: Sequence[Key], raws: Mapping[Arrival, bytes]) -> Iterator[list[Key]]:
+def _slices(keys: Sequence[MessageKey], raws: Mapping[Arrival, bytes]) -> Iterator[list[MessageKey]]:
     """Messages in parts whose envelopes take no more than SLICE_BYTES, or that have one."""
-    some: list[Key] = []
+    some: list[MessageKey] = []
     total = 0
     for key in keys:
         total += len(raws[key.arrival])

@@ -30,7 +30,7 @@ FIRST_PLACE: MessagePlace = (-(2**63), b"")
 LAST_PLACE: MessagePlace = (2**63 - 1, b"\xff" * (PREFIX_BYTES + 1))
 
 
-class Key(NamedTuple):
+class MessageKey(NamedTuple):
     """A message that was found. `arrival` names its envelope in the store; BEFORE_ALL: only the archive has it."""
 
     timestamp: int
@@ -51,7 +51,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class SearchScope:
     """What is searched: messages between two places, both exclusive; of these topics, or all, if None."""
 
     low: MessagePlace
@@ -59,26 +59,26 @@ class Scope:
     topics: tuple[Topic, ...] | None
     is_forward: bool
 
-    def behind(self, place: MessagePlace) -> "Scope":
+    def behind(self, place: MessagePlace) -> "SearchScope":
         """What of it comes after a place, in its direction."""
         if self.is_forward:
             return replace(self, low=max(self.low, place))
         return replace(self, high=min(self.high, place))
 
-    def of(self, keys: Sequence[Key]) -> list[Key]:
+    def of(self, keys: Sequence[MessageKey]) -> list[MessageKey]:
         """Those of some messages that are between its places, in its direction; topics count for nothing."""
         return sorted((key for key in keys if self.low < key.place < self.high), reverse=not self.is_forward)
 
 
-def scope_of(query: StoreQuery) -> Scope:
+def scope_of(query: StoreQuery) -> SearchScope:
     """What a query searches, but for its cursor."""
     if query.message_hashes:
-        return Scope(FIRST_PLACE, LAST_PLACE, None, query.is_forward)
+        return SearchScope(FIRST_PLACE, LAST_PLACE, None, query.is_forward)
     start, end = query.time_start, query.time_end
     topics = None
     if query.content_topics:
         topics = tuple(dict.fromkeys(topic for name in query.content_topics if (topic := _topic(name)) is not None))
-    return Scope(
+    return SearchScope(
         # No hash is empty: all of the second at the start are behind this place, and those at the end as well.
         max(FIRST_PLACE, (start, b"")) if start is not None else FIRST_PLACE,
         min(LAST_PLACE, (end, b"")) if end is not None else LAST_PLACE,
@@ -159,7 +159,7 @@ _WITH_META = """
 _ORIGINAL = "SELECT created, timestamp, meta, version, is_ephemeral FROM originals WHERE message = ? AND arrival = ?"
 
 
-def find(connection: sqlite3.Connection, scope: Scope, count: int, where: Where = STORED) -> list[Key]:
+def find(connection: sqlite3.Connection, scope: SearchScope, count: int, where: Where = STORED) -> list[MessageKey]:
     """The first `count` messages of a scope, in its direction."""
     bounds = *scope.low, *scope.high, count
     if scope.topics is None:
@@ -176,7 +176,9 @@ def find(connection: sqlite3.Connection, scope: Scope, count: int, where: Where 
     return found[0] if len(found) == 1 else sorted(_each_once(found), reverse=not scope.is_forward)[:count]
 
 
-def find_hashes(connection: sqlite3.Connection, hashes: Sequence[MessageHash], where: Where = STORED) -> list[Key]:
+def find_hashes(
+    connection: sqlite3.Connection, hashes: Sequence[MessageHash], where: Where = STORED
+) -> list[MessageKey]:
     """The messages of these hashes, in order."""
     wanted = set(hashes)
     parts = [*in_slots([*{name[:PREFIX_BYTES] for name in wanted}])]
@@ -188,7 +190,7 @@ def find_hashes(connection: sqlite3.Connection, hashes: Sequence[MessageHash], w
     return sorted(key for key in _each_once(found) if key.hash in wanted)
 
 
-def _each_once(found: Sequence[Sequence[Key]]) -> Collection[Key]:
+def _each_once(found: Sequence[Sequence[MessageKey]]) -> Collection[MessageKey]:
     """Messages of several tables; one that is in the store as well names its envelope there."""
     return {key.hash: key for keys in reversed(found) for key in keys}.values()
 
@@ -236,10 +238,10 @@ _TOPIC_OF = "SELECT topic FROM {} WHERE timestamp = ? AND hash = ?"
 _CREATED_OF = "SELECT created FROM originals WHERE message = ?"
 
 
-def whereabouts(connection: sqlite3.Connection, keys: Sequence[Key]) -> list[tuple[Key, Whereabouts]]:
+def whereabouts(connection: sqlite3.Connection, keys: Sequence[MessageKey]) -> list[tuple[MessageKey, Whereabouts]]:
     """Where in the archive to look for messages. One that was posted in several envelopes has several; one that has
     left the index has none."""
-    found: list[tuple[Key, Whereabouts]] = []
+    found: list[tuple[MessageKey, Whereabouts]] = []
     for key in keys:
         rows = (connection.execute(_TOPIC_OF.format(table), key.place).fetchone() for table in EVERYWHERE)
         topic = next((row[0] for row in rows if row is not None), None)
@@ -252,25 +254,28 @@ def whereabouts(connection: sqlite3.Connection, keys: Sequence[Key]) -> list[tup
     return found
 
 
-def original_of(connection: sqlite3.Connection, key: Key) -> tuple[int, Original] | None:
+def original_of(connection: sqlite3.Connection, key: MessageKey) -> tuple[int, Original] | None:
     """When the envelope of a message was created, in Unix seconds, and what the message says beyond it; None if that is
     gone."""
     row = connection.execute(_ORIGINAL, (key.hash, key.arrival)).fetchone()
     return None if row is None else (row[0], read_original(row[1:]))
 
 
-def find_originals(connection: sqlite3.Connection, until: int, after: Arrival, count: int) -> list[Key]:
+def find_originals(connection: sqlite3.Connection, until: int, after: Arrival, count: int) -> list[MessageKey]:
     """The messages of v2 whose envelopes are in the index and were created no later than `until`, in the order of
     arrival."""
     rows = connection.execute(_ARRIVED_ORIGINALS, (after, until, count))
-    return [Key(timestamp, MessageHash(name), Arrival(arrival), is_original=True) for timestamp, name, arrival in rows]
+    return [
+        MessageKey(timestamp, MessageHash(name), Arrival(arrival), is_original=True)
+        for timestamp, name, arrival in rows
+    ]
 
 
-def _unpacked(packed: tuple[str | None, bytes | None, str | None, str | None]) -> list[Key]:
+def _unpacked(packed: tuple[str | None, bytes | None, str | None, str | None]) -> list[MessageKey]:
     timestamps, hashes, arrivals, originals = packed
     if timestamps is None or hashes is None:
         return []
     names = [hashes[at : at + MESSAGE_HASH_BYTES] for at in range(0, len(hashes), MESSAGE_HASH_BYTES)]
     times, places, are_originals = (json.loads(f"[{column}]") for column in (timestamps, arrivals, originals))
     new = tuple.__new__  # half the time of a NamedTuple's own
-    return [new(Key, row) for row in zip(times, names, places, map(bool, are_originals), strict=True)]
+    return [new(MessageKey, row) for row in zip(times, names, places, map(bool, are_originals), strict=True)]

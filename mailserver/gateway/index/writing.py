@@ -9,7 +9,7 @@ from mailserver.codec.keccak import keccak256
 from mailserver.gateway.index.database import synced
 from mailserver.gateway.index.mapping import Original, originals_of
 from mailserver.gateway.index.schema import ARCHIVED, MESSAGES, PREFIX_BYTES
-from mailserver.gateway.index.search import Key
+from mailserver.gateway.index.search import MessageKey
 from mailserver.ids.envelopes import NS, message_hashes
 from mailserver.ids.waku_message import MessageHash
 from mailserver.store.arrivals import Arrived, ArrivedFields
@@ -54,7 +54,7 @@ _STAYS = f"""
 _ADVANCE = "UPDATE progress SET arrival = ? WHERE identity = ? AND network_topic = ? AND arrival = ?"
 
 
-class Progress(NamedTuple):
+class IndexProgress(NamedTuple):
     """How far which store was followed."""
 
     identity: str
@@ -95,10 +95,10 @@ _Arrived = tuple[Arrival, MessageHash, bytes]
 """What is noted of an original whose envelope has arrived: where, the message, and what names the original."""
 
 
-def read_progress(connection: sqlite3.Connection) -> Progress:
+def read_progress(connection: sqlite3.Connection) -> IndexProgress:
     """How far the store was followed."""
     ((identity, network_topic, arrival),) = connection.execute("SELECT identity, network_topic, arrival FROM progress")
-    return Progress(identity, network_topic, Arrival(arrival))
+    return IndexProgress(identity, network_topic, Arrival(arrival))
 
 
 def read_swept(connection: sqlite3.Connection) -> str | None:
@@ -114,7 +114,7 @@ def note_swept(connection: sqlite3.Connection, identity: str, removals: str) -> 
     return noted.rowcount > 0
 
 
-def begin_anew(connection: sqlite3.Connection, identity: str, network_topic: str) -> Progress:
+def begin_anew(connection: sqlite3.Connection, identity: str, network_topic: str) -> IndexProgress:
     """Forget all messages, and follow this store from its beginning. Originals stay: they may be in it. What is
     archived stays, too, if its hashes belong to the same network topic."""
     execute = connection.execute
@@ -133,10 +133,10 @@ def begin_anew(connection: sqlite3.Connection, identity: str, network_topic: str
             "UPDATE progress SET identity = ?, network_topic = ?, arrival = ?, swept = NULL",
             (identity, network_topic, BEFORE_ALL),
         )
-    return Progress(identity, network_topic, BEFORE_ALL)
+    return IndexProgress(identity, network_topic, BEFORE_ALL)
 
 
-def index(connection: sqlite3.Connection, progress: Progress, arrived: Arrived) -> Indexed | None:
+def index(connection: sqlite3.Connection, progress: IndexProgress, arrived: Arrived) -> Indexed | None:
     """Index what arrived behind `progress`; None if the index is not there any more, and nothing was done."""
     envelopes, damaged = arrived.fields()
     rows, originals = _rows_of(connection, progress.network_topic, envelopes)
@@ -203,7 +203,7 @@ def forget_periods(connection: sqlite3.Connection, periods: Iterable[PeriodName]
         connection.executemany("DELETE FROM archived_periods WHERE period = ? AND run = ?", periods)
 
 
-def remove_archived(connection: sqlite3.Connection, keys: Iterable[Key], now: int) -> None:
+def remove_archived(connection: sqlite3.Connection, keys: Iterable[MessageKey], now: int) -> None:
     """Remove messages that neither store nor archive has any more, and remember for a while where they were. Originals
     stay: somebody may put back what was taken out of the archive."""
     with transaction(connection):
@@ -212,7 +212,7 @@ def remove_archived(connection: sqlite3.Connection, keys: Iterable[Key], now: in
             _note_gone(connection, key, now)
 
 
-def _note_gone(connection: sqlite3.Connection, key: Key, now: int) -> None:
+def _note_gone(connection: sqlite3.Connection, key: MessageKey, now: int) -> None:
     row = (*key.place, now + CURSOR_KEPT_S)
     connection.execute("INSERT OR REPLACE INTO gone (timestamp, hash, until) VALUES (?, ?, ?)", row)
 
@@ -251,7 +251,7 @@ def forget(connection: sqlite3.Connection, envelope: EnvelopeHash) -> None:
         connection.execute("DELETE FROM originals WHERE envelope = ? AND arrival IS NULL", (envelope[:PREFIX_BYTES],))
 
 
-def remove(connection: sqlite3.Connection, identity: str, keys: Iterable[Key], now: int) -> None:
+def remove(connection: sqlite3.Connection, identity: str, keys: Iterable[MessageKey], now: int) -> None:
     """Remove messages whose envelopes are gone from this store, and remember for a while where they were. Originals of
     what is archived stay, and of what was not to be stored."""
     with transaction(connection):

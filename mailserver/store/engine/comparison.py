@@ -17,15 +17,15 @@ from typing import TypeVar
 
 from mailserver.ids.muid import sync_id
 from mailserver.reconcile.sides import NOTHING_DIFFERS, Differences, Initiator, Responder
-from mailserver.reconcile.storage import MemoryStorage, Storage
+from mailserver.reconcile.storage import ItemStorage, MemoryStorage
 from mailserver.store.engine.id_access import IdAccess
 from mailserver.store.engine.index_state import IndexDamaged, IndexState
 from mailserver.store.engine.muids import IDS_AT_ONCE, read_muids
-from mailserver.store.engine.search import Search
+from mailserver.store.engine.search import KeySearch
 from mailserver.store.engine.snapshots import STEP_WORK, SnapshotReader, Snapshots
 from mailserver.store.engine.stored_ids import StoredIds
 from mailserver.store.interface import Query, always
-from mailserver.store.message_ids import MAX_IDS_OF_TOPICS, Scope, TooManyIds
+from mailserver.store.message_ids import MAX_IDS_OF_TOPICS, ComparedScope, TooManyIds
 from mailserver.waku.bloom import FULL_INTEREST
 
 ITEMS_AT_ONCE = 2000
@@ -44,7 +44,7 @@ R = TypeVar("R")
 class _Moment:
     """The ids that are there at a moment, as the thread has them that works with them."""
 
-    ids: Storage
+    ids: ItemStorage
     reader: SnapshotReader
     found: "deque[Differences | None]"
     """What was found in the steps before."""
@@ -72,7 +72,7 @@ class _Moment:
 class StoredComparison:
     """A `store.message_ids.Comparison`, which says what each method does and raises."""
 
-    scope: Scope
+    scope: ComparedScope
     frame_bytes: int
     access: IdAccess
     snapshots: Snapshots
@@ -138,14 +138,14 @@ class StoredComparison:
             self._goal = await self.index.until_indexed(self.access)
         return self._goal
 
-    def _on_index(self, indexed: int, reader: SnapshotReader) -> Storage:
+    def _on_index(self, indexed: int, reader: SnapshotReader) -> ItemStorage:
         self.index.check(indexed, *self.access.state_in(reader))
         return StoredIds(self.access.tables_in(reader), *self.scope.seconds)
 
     async def _items(self) -> list[Item]:
         """The items of the scope's topics."""
         query = Query(*self.scope.seconds, self.scope.interest)
-        found = await Search(self.access.lookups(), query, MAX_IDS_OF_TOPICS, always).page()
+        found = await KeySearch(self.access.lookups(), query, MAX_IDS_OF_TOPICS, always).page()
         if found.more:
             raise TooManyIds(MAX_IDS_OF_TOPICS)
         keys, items = found.keys, list[Item]()
@@ -163,7 +163,7 @@ class StoredComparison:
         return items
 
 
-def _in_memory(items: Iterable[Item], reader: SnapshotReader) -> Storage:
+def _in_memory(items: Iterable[Item], reader: SnapshotReader) -> ItemStorage:
     def some_at_a_time() -> Iterator[Item]:
         for number, item in enumerate(items, 1):
             yield item

@@ -6,7 +6,7 @@ received when it was created, but no later than now.
 """
 
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES
-from mailserver.store.moving import Place, ReadRow
+from mailserver.store.moving import ReadRow, SourcePlace
 from mailserver.waku.envelope import HASH_BYTES, TOPIC_BYTES
 
 EARLY_KEY_BYTES = 36
@@ -15,12 +15,12 @@ KEY_BYTES = EARLY_KEY_BYTES + TOPIC_BYTES
 _TIME_BYTES = EARLY_KEY_BYTES - HASH_BYTES
 
 
-def place_of(key: bytes) -> Place:
+def place_of(key: bytes) -> SourcePlace:
     """The place of a row, which names its key."""
-    return Place(int.from_bytes(b"\x01" + key, "big"))
+    return SourcePlace(int.from_bytes(b"\x01" + key, "big"))
 
 
-def key_at(place: Place) -> bytes:
+def key_at(place: SourcePlace) -> bytes:
     """The key of a row; b"" before all."""
     return place.to_bytes((place.bit_length() + 7) // 8, "big")[1:]
 

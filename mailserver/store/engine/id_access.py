@@ -4,19 +4,19 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from mailserver.store.engine.index_state import StateReader
-from mailserver.store.engine.lookups import Lookups, Range
+from mailserver.store.engine.lookups import Lookups, PlaceRange
 from mailserver.store.engine.page import RowReader
-from mailserver.store.engine.snapshots import SnapshotReader, Turns
+from mailserver.store.engine.snapshots import ReaderTurns, SnapshotReader
 from mailserver.store.engine.stored_ids import IdTables
 
 RowName = Hashable
 """What names a row, as an engine needs it to read the row."""
 
-State = tuple[str | None, int | None]
+IndexMark = tuple[str | None, int | None]
 """To which network topic ids belong, and up to which row all are indexed."""
 
 
-class Walked(NamedTuple):
+class WalkedRows(NamedTuple):
     """Rows in the order of arrival that were looked at.
 
     `looked_at`: how many. `last`: the `seq` of the last, None if there are none. All else is of those in range, in
@@ -31,7 +31,7 @@ class Walked(NamedTuple):
     topics: bytes
 
 
-class IdAccess(StateReader, Turns, Protocol):
+class IdAccess(StateReader, ReaderTurns, Protocol):
     """The statements. All but those that are given a snapshot raise StoreError."""
 
     @property
@@ -44,19 +44,19 @@ class IdAccess(StateReader, Turns, Protocol):
     def rows_named(self, names: Sequence[RowName]) -> Any:
         """The rows of these names, as `rows` reads them."""
 
-    async def arrived(self, within: Range, after: int, rows: int) -> Walked:
+    async def arrived(self, within: PlaceRange, after: int, rows: int) -> WalkedRows:
         """Look at the next `rows` rows after a place in the order of arrival."""
 
-    async def of_ids(self, places: Sequence[tuple[int, bytes]]) -> tuple[State, Mapping[bytes, RowName]]:
+    async def of_ids(self, places: Sequence[tuple[int, bytes]]) -> tuple[IndexMark, Mapping[bytes, RowName]]:
         """Which of these ids (created, id), MAX_LOOKUPS at most, are indexed, and their rows."""
 
     async def walk(
         self, after: tuple[int, bytes], end: int, rows: int
-    ) -> tuple[State, int | None, bytes, Sequence[RowName]]:
+    ) -> tuple[IndexMark, int | None, bytes, Sequence[RowName]]:
         """The next `rows` ids behind a place, created before `end`: the last second, the ids one after the other, and
         their rows. Where a row is damaged, the ids may not fit the rows."""
 
-    def state_in(self, reader: SnapshotReader) -> State:
+    def state_in(self, reader: SnapshotReader) -> IndexMark:
         """The state of the index at the moment of a snapshot, in its thread."""
 
     def tables_in(self, reader: SnapshotReader) -> IdTables:

@@ -12,7 +12,7 @@ KeyPlace = tuple[int, bytes]
 """A place in the order of answers: (created, hash), where the hash may be the stored prefix, or empty."""
 
 
-class Key(NamedTuple):
+class EnvelopeKey(NamedTuple):
     """An envelope's place in the order (created, hash), and its row. `hash` is the stored prefix."""
 
     created: int
@@ -29,7 +29,7 @@ class Keys:
     seqs: "array[int]" = field(default_factory=lambda: array("q"))
 
     @classmethod
-    def of(cls, keys: Sequence[Key]) -> "Keys":
+    def of(cls, keys: Sequence[EnvelopeKey]) -> "Keys":
         """The same as columns."""
         created, seqs = array("q", [key.created for key in keys]), array("q", [key.seq for key in keys])
         return cls(created, b"".join(key.hash for key in keys), seqs)
@@ -37,16 +37,16 @@ class Keys:
     def __len__(self) -> int:
         return len(self.seqs)
 
-    def __iter__(self) -> Iterator[Key]:
-        return map(Key, self.created, pieces(self.hashes, HASH_PREFIX_BYTES), self.seqs)
+    def __iter__(self) -> Iterator[EnvelopeKey]:
+        return map(EnvelopeKey, self.created, pieces(self.hashes, HASH_PREFIX_BYTES), self.seqs)
 
     def __add__(self, others: "Keys") -> "Keys":
         return Keys(self.created + others.created, self.hashes + others.hashes, self.seqs + others.seqs)
 
     @property
-    def last(self) -> Key:
+    def last(self) -> EnvelopeKey:
         """The last of them; there is one."""
-        return Key(self.created[-1], self.hashes[-HASH_PREFIX_BYTES:], self.seqs[-1])
+        return EnvelopeKey(self.created[-1], self.hashes[-HASH_PREFIX_BYTES:], self.seqs[-1])
 
     def first(self, count: int) -> "Keys":
         """The first `count` of them, or all."""
@@ -54,7 +54,7 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundKeys:
     """The first `limit` matches, newest first, and whether there may be more.
 
     `reached`: if the page has ended early, how far it has come: all that is still to be searched is strictly below this

@@ -13,7 +13,7 @@ MAX_LOOKUPS = 256
 """Most things that a statement looks up at once."""
 
 
-class Range(NamedTuple):
+class PlaceRange(NamedTuple):
     """All places from `low`, inclusive, to `high`, exclusive; each place as two columns.
 
     A database finds both ends in its index because two columns are compared at once. Given bounds of `created` and a
@@ -30,11 +30,11 @@ class Range(NamedTuple):
         """The end: all places of the range are below it."""
         return self.high_created, self.high_hash
 
-    def above(self, low: KeyPlace) -> "Range":
+    def above(self, low: KeyPlace) -> "PlaceRange":
         """What of it is at `low` or above."""
         return self._replace(low_created=low[0], low_hash=low[1]) if low > self[:2] else self
 
-    def below(self, high: KeyPlace) -> "Range":
+    def below(self, high: KeyPlace) -> "PlaceRange":
         """What of it is below `high`."""
         return self._replace(high_created=high[0], high_hash=high[1]) if high < self.high else self
 
@@ -68,10 +68,10 @@ class Lookups(Protocol):
     def work(self) -> int:
         """What the statements have taken so far."""
 
-    async def by_time(self, within: Range, rows: int) -> Keys:
+    async def by_time(self, within: PlaceRange, rows: int) -> Keys:
         """Find the first `rows` envelopes of a range."""
 
-    async def by_time_with_topics(self, within: Range, rows: int) -> tuple[Scanned, bytes]:
+    async def by_time_with_topics(self, within: PlaceRange, rows: int) -> tuple[Scanned, bytes]:
         """Find the first `rows` envelopes of a range, and their topics, one after the other."""
 
     async def days(self, first: int, last: int, count: int) -> list[Day]:
@@ -90,12 +90,12 @@ class Lookups(Protocol):
             What says the day of each, and the topics, one after the other.
         """
 
-    async def of_pairs(self, pairs: Sequence[Pair], within: Range, rows: int) -> tuple[Keys, int]:
+    async def of_pairs(self, pairs: Sequence[Pair], within: PlaceRange, rows: int) -> tuple[Keys, int]:
         """Find all envelopes of the first of these pairs, MAX_LOOKUPS at most; return them, and of how many pairs they
         are.
 
         A pair of which there are too many for `rows` ends it, and has none among them.
         """
 
-    async def of_pair(self, pair: Pair, within: Range, rows: int) -> Keys:
+    async def of_pair(self, pair: Pair, within: PlaceRange, rows: int) -> Keys:
         """Find the first `rows` envelopes of one pair."""

@@ -33,8 +33,8 @@ from mailserver.store.message_ids import (
     MAX_IDS_TO_FIND,
     Arrival,
     ArrivedIds,
+    ComparedScope,
     RangeTooWide,
-    Scope,
 )
 
 WALKED_ROWS = 2000
@@ -185,7 +185,7 @@ class StoredMessageIds(ABC):
         return pieces(packed, ID_BYTES), rows, last or 0
 
     def comparison(
-        self, scope: Scope, *, frame_bytes: int = MAX_MESSAGE_BYTES, payer: Payer = OURSELVES
+        self, scope: ComparedScope, *, frame_bytes: int = MAX_MESSAGE_BYTES, payer: Payer = OURSELVES
     ) -> StoredComparison:
         """What compares the ids of a scope with another mailserver's."""
         return StoredComparison(scope, frame_bytes, self.access(payer), self.snapshots, self.index)

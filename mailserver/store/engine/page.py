@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Generic, Protocol, Self, TypeVar
 
-from mailserver.store.engine.keys import HASH_PREFIX_BYTES, Found, Keys
+from mailserver.store.engine.keys import HASH_PREFIX_BYTES, FoundKeys, Keys
 from mailserver.store.interface import Place, Raws
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 from mailserver.waku.last_hash import LastHash
@@ -42,7 +42,7 @@ class KeptKeysPage(Generic[Rows]):
 
     __slots__ = ("_at", "_end", "_keys", "_last", "_reader", "_rows", "ended_early")
 
-    def __init__(self, found: Found, reader: RowReader[Rows]) -> None:
+    def __init__(self, found: FoundKeys, reader: RowReader[Rows]) -> None:
         """Take what was found, and what reads it for its payer."""
         self._reader = reader
         self._keys = found.keys

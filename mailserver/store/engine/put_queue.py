@@ -36,7 +36,7 @@ CLOSING = "the store is closing"
 ENDED = "the store writer has ended"
 
 
-class Part(NamedTuple):
+class QueuedPut(NamedTuple):
     """Envelopes that are stored in one transaction, who sent them, whether they are live, and who waits for that."""
 
     envelopes: Sequence[NewEnvelope]
@@ -55,7 +55,7 @@ class PutQueue:
             on_arrival: called whenever something was queued.
         """
         self._on_arrival = on_arrival
-        self._queue: FairQueue[Part] = FairQueue()
+        self._queue: FairQueue[QueuedPut] = FairQueue()
         self._rows = 0
         self._bytes = 0
         self._answers: deque[tuple[asyncio.Future[None], StoreError | None]] = deque()
@@ -105,7 +105,7 @@ class PutQueue:
                 async with asyncio.timeout_at(deadline):
                     await self._full.wait()
 
-    def take_group(self) -> list[Part]:
+    def take_group(self) -> list[QueuedPut]:
         """Take the next group, which has at least one part; it must be settled."""
         group = [self._queue.take()]
         rows = len(group[0].envelopes)
@@ -114,7 +114,7 @@ class PutQueue:
             rows += len(part.envelopes)
         return group
 
-    def settle(self, group: Iterable[Part], failure: StoreError | None) -> None:
+    def settle(self, group: Iterable[QueuedPut], failure: StoreError | None) -> None:
         """Tell those who wait for a group that it is stored, or why it is not: some of them now, the others soon."""
         is_answering = bool(self._answers)
         for part in group:
@@ -144,7 +144,7 @@ class PutQueue:
         # Whoever awaits the future must not keep it in a variable: its error would refer to itself by the traceback.
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         size = _size(part)
-        self._queue.add(source, Part(part, source, is_live, future), size + ROW_BYTES * len(part))
+        self._queue.add(source, QueuedPut(part, source, is_live, future), size + ROW_BYTES * len(part))
         self._rows += len(part)
         self._bytes += size
         self._on_arrival()

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from itertools import compress, repeat, takewhile
 
 from mailserver.store.engine import work
-from mailserver.store.engine.keys import HASH_PREFIX_BYTES, Found, Keys, pieces
-from mailserver.store.engine.lookups import MAX_LOOKUPS, Day, Lookups, Pair, Range
+from mailserver.store.engine.keys import HASH_PREFIX_BYTES, FoundKeys, Keys, pieces
+from mailserver.store.engine.lookups import MAX_LOOKUPS, Day, Lookups, Pair, PlaceRange
 from mailserver.store.interface import GoesOn, Query
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.bloom import BLOOM_BYTES, FULL_INTEREST, Interest, Matcher, as_integer
@@ -47,7 +47,7 @@ DAYS_AT_ONCE = 1024
 """How many days are listed at once. Strangers can store envelopes that claim to have been created long ago."""
 
 
-class Search:
+class KeySearch:
     """The search for one page."""
 
     def __init__(self, lookups: Lookups, query: Query, limit: int, goes_on: GoesOn) -> None:
@@ -69,7 +69,7 @@ class Search:
             bloom = query.interest.bloom
             self._thirds, self._chance = _admitted_third_bytes(bloom), _chance(bloom)
 
-    async def page(self) -> Found:
+    async def page(self) -> FoundKeys:
         """Search until the page is full, nothing is left, or it may not go on."""
         is_early = False
         if self._interest == FULL_INTEREST:
@@ -77,8 +77,8 @@ class Search:
         elif self._interest.topics is None or self._interest.topics:
             is_early = await self._by_day()
         if len(self._found) > self._limit:
-            return Found(self._found.first(self._limit), more=True)
-        return Found(self._found, more=is_early, reached=self._rest.high if is_early else None)
+            return FoundKeys(self._found.first(self._limit), more=True)
+        return FoundKeys(self._found, more=is_early, reached=self._rest.high if is_early else None)
 
     @property
     def _lacking(self) -> int:
@@ -196,7 +196,7 @@ class Search:
         self._rest = self._rest.below(end)
         return len(group)
 
-    async def _of_pair(self, pair: Pair, within: Range, want: int) -> Keys:
+    async def _of_pair(self, pair: Pair, within: PlaceRange, want: int) -> Keys:
         """The first envelopes of one pair."""
         found = Keys()
         while len(found) < want:
@@ -227,9 +227,9 @@ class Search:
                 return 0
 
 
-def range_of(query: Query) -> Range:
+def range_of(query: Query) -> PlaceRange:
     """Where a query's envelopes can be."""
-    within = Range(query.lower, b"", query.upper + 1, b"")
+    within = PlaceRange(query.lower, b"", query.upper + 1, b"")
     if query.below is None:
         return within
     created, prefix = query.below[0], query.below[1][:HASH_PREFIX_BYTES]

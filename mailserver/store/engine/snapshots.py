@@ -42,7 +42,7 @@ _CLOSING = "the store is closing"
 R = TypeVar("R")
 
 
-class Row(Protocol):
+class StatementResult(Protocol):
     """What a statement has found."""
 
     def fetchone(self) -> Any: ...
@@ -51,7 +51,7 @@ class Row(Protocol):
 class SnapshotConnection(Protocol):
     """A connection that only reads, in the thread that it is for."""
 
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Row:
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> StatementResult:
         """Run a statement; "BEGIN" begins to see the store as it is at one moment, and "ROLLBACK" ends that."""
 
 
@@ -73,7 +73,7 @@ class ReadFailures(Protocol):
         """Something could not be read; return why."""
 
 
-class Turns(Protocol):
+class ReaderTurns(Protocol):
     """The readers of a store, as one payer uses them: work of his waits for its turn."""
 
     @property
@@ -183,7 +183,7 @@ class _Steps(Generic[R]):
 class Seat:
     """The use of one connection, for one payer and one piece of work."""
 
-    def __init__(self, worker: SnapshotWorker, readers: Turns, failures: ReadFailures) -> None:
+    def __init__(self, worker: SnapshotWorker, readers: ReaderTurns, failures: ReadFailures) -> None:
         self._worker = worker
         self._readers = readers
         self._failures = failures
@@ -246,7 +246,7 @@ class Snapshots:
         self._way_made: asyncio.TimerHandle | None = None
 
     @contextlib.asynccontextmanager
-    async def seat(self, readers: Turns) -> AsyncIterator[Seat]:
+    async def seat(self, readers: ReaderTurns) -> AsyncIterator[Seat]:
         """Have one connection for at most SNAPSHOT_S.
 
         Args:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mailserver.errors import DecodeError, StoreError
-from mailserver.leveldb.entries import Entry, Order, Unreadable
-from mailserver.leveldb.journal import BLOCK_BYTES, Gap, Record, read_journal
+from mailserver.leveldb.entries import Entry, EntryOrder, UnreadablePiece
+from mailserver.leveldb.journal import BLOCK_BYTES, JournalGap, JournalRecord, read_journal
 from mailserver.leveldb.table import (
     FOOTER_BYTES,
     TRAILER_BYTES,
@@ -50,7 +50,7 @@ class TableFile:
         """Close it."""
         self._file.close()
 
-    def index(self) -> list[IndexRow] | Unreadable:
+    def index(self) -> list[IndexRow] | UnreadablePiece:
         """Its blocks, in their order."""
         try:
             footer = self._read(self._size - FOOTER_BYTES, FOOTER_BYTES)
@@ -58,7 +58,7 @@ class TableFile:
         except DecodeError as error:
             return self._unreadable(0, b"", f"none of the table: {error}")
 
-    def block(self, above: Order | None, row: IndexRow) -> list[Entry] | Unreadable:
+    def block(self, above: EntryOrder | None, row: IndexRow) -> list[Entry] | UnreadablePiece:
         """The entries of a block.
 
         Args:
@@ -82,11 +82,11 @@ class TableFile:
         except OSError as error:
             raise DecodeError(f"the disk cannot read it: {error.strerror}") from error
 
-    def _unreadable(self, at: int, content: bytes, why: str) -> Unreadable:
-        return Unreadable(self._name, self._number, at, content if len(content) <= MAX_KEPT_BYTES else b"", why)
+    def _unreadable(self, at: int, content: bytes, why: str) -> UnreadablePiece:
+        return UnreadablePiece(self._name, self._number, at, content if len(content) <= MAX_KEPT_BYTES else b"", why)
 
 
-def read_records(path: Path, number: int, *, may_be_torn: bool) -> Iterator[Record | Unreadable]:
+def read_records(path: Path, number: int, *, may_be_torn: bool) -> Iterator[JournalRecord | UnreadablePiece]:
     """The records of a journal or manifest, and what cannot be read, as far as it is written at the moment.
 
     Args:
@@ -96,17 +96,17 @@ def read_records(path: Path, number: int, *, may_be_torn: bool) -> Iterator[Reco
         OSError: it cannot be opened.
     """
     for piece in read_journal(_blocks(path), may_be_torn=may_be_torn):
-        if isinstance(piece, Gap):
-            yield Unreadable(path.name, number, piece.at, piece.content[:MAX_KEPT_BYTES], piece.why)
+        if isinstance(piece, JournalGap):
+            yield UnreadablePiece(path.name, number, piece.at, piece.content[:MAX_KEPT_BYTES], piece.why)
         else:
             yield piece
 
 
-def _blocks(path: Path) -> Iterator[bytes | Gap]:
+def _blocks(path: Path) -> Iterator[bytes | JournalGap]:
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         for at in range(0, size, BLOCK_BYTES):
             try:
                 yield os.pread(file.fileno(), min(BLOCK_BYTES, size - at), at)
             except OSError as error:
-                yield Gap(at, b"", f"the disk cannot read it: {error.strerror}")
+                yield JournalGap(at, b"", f"the disk cannot read it: {error.strerror}")

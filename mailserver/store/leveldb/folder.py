@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from mailserver.errors import DecodeError, StoreError
 from mailserver.leveldb.batch import TooManyEntries, decode_batch
-from mailserver.leveldb.entries import BEFORE_ALL, Entry, Order, Unreadable
+from mailserver.leveldb.entries import BEFORE_ALL, Entry, EntryOrder, UnreadablePiece
 from mailserver.leveldb.manifest import COMPARATOR, Version
-from mailserver.leveldb.merge import Items, Run, newest
+from mailserver.leveldb.merge import Items, SortedRun, newest
 from mailserver.store.leveldb.files import MAX_KEPT_BYTES, TableFile, read_records
 
 MAX_JOURNALS_BYTES = 256 * 1024 * 1024
@@ -49,7 +49,7 @@ class _Table(NamedTuple):
     """A table. `first`: the place of its first entry, if it is known. `path`: None: it is not there."""
 
     number: int
-    first: Order | None
+    first: EntryOrder | None
     path: Path | None
 
 
@@ -57,14 +57,14 @@ class _Table(NamedTuple):
 class _Found:
     """What was found out about a database, without what is in its tables."""
 
-    unreadable: list[Unreadable] = field(default_factory=list)
+    unreadable: list[UnreadablePiece] = field(default_factory=list)
     tables: list[_Table] = field(default_factory=list)
     written: list[Entry] = field(default_factory=list)
     """The entries of journals, in the order of entries."""
     total_bytes: int = 0
 
 
-class Database:
+class LevelDbContents:
     """What a database has at one moment, without what is written later. Made by `look_into`."""
 
     def __init__(self, found: _Found) -> None:
@@ -82,28 +82,28 @@ class Database:
             OSError: a file cannot be opened.
         """
         yield from self._found.unreadable
-        runs = [Run(BEFORE_ALL, partial(iter, self._found.written))]
+        runs = [SortedRun(BEFORE_ALL, partial(iter, self._found.written))]
         for table in self._found.tables:
             if table.path is None:
-                yield Unreadable(f"{table.number:06}.ldb", table.number, 0, b"", "it is not there")
+                yield UnreadablePiece(f"{table.number:06}.ldb", table.number, 0, b"", "it is not there")
             else:
                 first = _first_of(table.path, table.number) if table.first is None else table.first
-                runs.append(Run(first, partial(self._read, table.path, table.number, first, after)))
+                runs.append(SortedRun(first, partial(self._read, table.path, table.number, first, after)))
         for item in newest(runs):
-            if isinstance(item, Unreadable) or after is None or item.key > after:
+            if isinstance(item, UnreadablePiece) or after is None or item.key > after:
                 yield item
 
-    def _read(self, path: Path, number: int, first: Order, after: bytes | None) -> Items:
+    def _read(self, path: Path, number: int, first: EntryOrder, after: bytes | None) -> Items:
         with contextlib.closing(TableFile(path, number)) as file:
             index = file.index()
-            if isinstance(index, Unreadable):
+            if isinstance(index, UnreadablePiece):
                 yield index
                 return
             above = first[0], first[1] - 1
             for row in index:
                 if after is None or row.upper[0] > after:
                     found = file.block(above, row)
-                    if isinstance(found, Unreadable):
+                    if isinstance(found, UnreadablePiece):
                         yield found
                     else:
                         yield from found
@@ -111,7 +111,7 @@ class Database:
                 above = row.upper
 
 
-def _first_of(path: Path, number: int) -> Order:
+def _first_of(path: Path, number: int) -> EntryOrder:
     """The place of a table's first entry; that before all, if it cannot be read."""
     with contextlib.closing(TableFile(path, number)) as file:
         index = file.index()
@@ -122,7 +122,7 @@ def _first_of(path: Path, number: int) -> Order:
     return BEFORE_ALL
 
 
-def look_into(folder: Path) -> Database:
+def look_into(folder: Path) -> LevelDbContents:
     """Find out what the database in a folder is in.
 
     Raises:
@@ -133,7 +133,7 @@ def look_into(folder: Path) -> Database:
             before = _manifest_now(folder)
             found = _look(folder)
             if found is not None and _manifest_now(folder) == before:
-                return Database(found)
+                return LevelDbContents(found)
     except OSError as error:
         raise StoreError(f"cannot read the LevelDB in {folder}: {error.strerror or error}") from error
     raise StoreError(f"the LevelDB in {folder} changes all the time: stop its mailserver, and try again")
@@ -155,7 +155,9 @@ def _look(folder: Path) -> _Found | None:
         found.tables = [_Table(number, None, path) for number, path in files.tables.items()]
     else:
         if version.journal and version.journal not in files.journals:
-            found.unreadable.append(Unreadable(f"{version.journal:06}.log", version.journal, 0, b"", "it is not there"))
+            found.unreadable.append(
+                UnreadablePiece(f"{version.journal:06}.log", version.journal, 0, b"", "it is not there")
+            )
         found.tables = [_Table(each.number, each.first, files.tables.get(each.number)) for each in version.tables]
     try:
         journal_bytes = sum(path.stat().st_size for _, path in journals)
@@ -189,14 +191,14 @@ def _read_written(path: Path, number: int, found: _Found) -> None:
         left = MAX_JOURNAL_ENTRIES - len(found.written) - len(found.unreadable)
         if left <= 0:
             raise TooManyEntries
-        if isinstance(record, Unreadable):
+        if isinstance(record, UnreadablePiece):
             found.unreadable.append(record)
             continue
         try:
             found.written += decode_batch(record.content, left)
         except DecodeError as error:
             kept = record.content[:MAX_KEPT_BYTES]
-            found.unreadable.append(Unreadable(path.name, number, record.at, kept, str(error)))
+            found.unreadable.append(UnreadablePiece(path.name, number, record.at, kept, str(error)))
 
 
 def _files_in(folder: Path) -> _Files:
@@ -224,30 +226,30 @@ def _manifest_now(folder: Path) -> tuple[bytes, int] | None:
     return None
 
 
-def _read_manifest(folder: Path, unreadable: list[Unreadable]) -> Version | None:
+def _read_manifest(folder: Path, unreadable: list[UnreadablePiece]) -> Version | None:
     """What the manifest says; None if anything of it is damaged."""
     try:
         said = _read_current(folder)
     except FileNotFoundError:
-        unreadable.append(Unreadable(_CURRENT, 0, 0, b"", "it is not there"))
+        unreadable.append(UnreadablePiece(_CURRENT, 0, 0, b"", "it is not there"))
         return None
     match = _NAMES_MANIFEST.fullmatch(said)
     if match is None:
-        unreadable.append(Unreadable(_CURRENT, 0, 0, said, "it names no manifest"))
+        unreadable.append(UnreadablePiece(_CURRENT, 0, 0, said, "it names no manifest"))
         return None
     name, number = os.fsdecode(match[1]), int(match[2])
     version, before = Version(), len(unreadable)
     try:
         for record in read_records(folder / name, number, may_be_torn=False):
-            if isinstance(record, Unreadable):
+            if isinstance(record, UnreadablePiece):
                 unreadable.append(record)
                 continue
             try:
                 version.apply(record.content)
             except DecodeError as error:
-                unreadable.append(Unreadable(name, number, record.at, record.content[:MAX_KEPT_BYTES], str(error)))
+                unreadable.append(UnreadablePiece(name, number, record.at, record.content[:MAX_KEPT_BYTES], str(error)))
     except FileNotFoundError:
-        unreadable.append(Unreadable(name, number, 0, b"", "it is not there"))
+        unreadable.append(UnreadablePiece(name, number, 0, b"", "it is not there"))
     if len(unreadable) == before and not version.comparator:
-        unreadable.append(Unreadable(name, number, 0, b"", "it does not say in which order keys are"))
+        unreadable.append(UnreadablePiece(name, number, 0, b"", "it does not say in which order keys are"))
     return version if len(unreadable) == before else None

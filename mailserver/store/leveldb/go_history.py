@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mailserver.errors import DecodeError, StoreError
-from mailserver.leveldb.entries import Entry, Unreadable
+from mailserver.leveldb.entries import Entry, UnreadablePiece
 from mailserver.leveldb.merge import Items
 from mailserver.store.engine.go_rows import EARLY_KEY_BYTES, KEY_BYTES, row_of
 from mailserver.store.leveldb.files import TableGone
-from mailserver.store.leveldb.folder import Database, look_into
-from mailserver.store.moving import BEFORE_ALL, NEVER, Place, ReadRow, ReadRows
+from mailserver.store.leveldb.folder import LevelDbContents, look_into
+from mailserver.store.moving import BEFORE_ALL, NEVER, ReadRow, ReadRows, SourcePlace
 from mailserver.waku.envelope import decode_envelope
 
 MAX_LOST_TABLES = 100
@@ -33,7 +33,7 @@ class GoHistory:
     message_ids = None
     """It keeps none."""
 
-    def __init__(self, folder: Path, database: Database, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, folder: Path, database: LevelDbContents, thread: ThreadPoolExecutor) -> None:
         self._folder = folder
         self._thread = thread
         self._reading = _Reading(folder, database)
@@ -50,7 +50,7 @@ class GoHistory:
         """It does not say."""
         return NEVER
 
-    async def after(self, place: Place, limit: int, max_bytes: int) -> ReadRows:
+    async def after(self, place: SourcePlace, limit: int, max_bytes: int) -> ReadRows:
         """Read on, in the order of keys.
 
         Args:
@@ -63,14 +63,14 @@ class GoHistory:
 class _Reading:
     """Reads a database from its beginning to its end, in one thread."""
 
-    def __init__(self, folder: Path, database: Database) -> None:
+    def __init__(self, folder: Path, database: LevelDbContents) -> None:
         self._folder = folder
         self._begin(database, after=None)
         self._end, self._is_all = BEFORE_ALL, False
         self._count = self._fitting = 0
-        self._told: set[Place] = set()
+        self._told: set[SourcePlace] = set()
 
-    def _begin(self, database: Database, after: bytes | None) -> None:
+    def _begin(self, database: LevelDbContents, after: bytes | None) -> None:
         self._database = database
         self._items: Items = database.entries(after)
         self._last_key = after
@@ -82,7 +82,7 @@ class _Reading:
             return self._count
         return self._count * max(self._database.total_bytes, read) // read
 
-    def after(self, place: Place, limit: int, max_bytes: int) -> ReadRows:
+    def after(self, place: SourcePlace, limit: int, max_bytes: int) -> ReadRows:
         """Read on, or begin anew."""
         if place == BEFORE_ALL:
             self._count, self._fitting, self._is_all = 0, 0, False
@@ -98,7 +98,7 @@ class _Reading:
                 self._is_all = True
             else:
                 rows.append(_row(item, now))
-                total += len(item.content if isinstance(item, Unreadable) else item.value or b"")
+                total += len(item.content if isinstance(item, UnreadablePiece) else item.value or b"")
         if self._count and not self._fitting:
             raise StoreError(
                 f"the LevelDB in {self._folder} is not a Go mailserver's: "
@@ -107,7 +107,7 @@ class _Reading:
         self._end = rows[-1].place if rows else place
         return ReadRows(rows, is_all=self._is_all)
 
-    def _next(self) -> Entry | Unreadable | None:
+    def _next(self) -> Entry | UnreadablePiece | None:
         for _ in range(MAX_LOST_TABLES):
             try:
                 item = self._following()
@@ -123,7 +123,7 @@ class _Reading:
             return item
         raise StoreError(f"the LevelDB in {self._folder} changes all the time: stop its mailserver, and try again")
 
-    def _following(self) -> Entry | Unreadable | None:
+    def _following(self) -> Entry | UnreadablePiece | None:
         """What is next, without what was told before tables were replaced."""
         for item in self._items:
             if isinstance(item, Entry):
@@ -135,8 +135,8 @@ class _Reading:
         return None
 
 
-def _row(item: Entry | Unreadable, now: int) -> ReadRow:
-    if isinstance(item, Unreadable):
+def _row(item: Entry | UnreadablePiece, now: int) -> ReadRow:
+    if isinstance(item, UnreadablePiece):
         return ReadRow(_place_of(item), [item.file, item.at, item.content], item.why)
     raw = item.value or b""
     return row_of(item.key, item.key[EARLY_KEY_BYTES:] or _topic_in(raw), raw, now)
@@ -150,9 +150,9 @@ def _topic_in(raw: bytes) -> bytes:
         return b""
 
 
-def _place_of(unreadable: Unreadable) -> Place:
+def _place_of(unreadable: UnreadablePiece) -> SourcePlace:
     number, at = unreadable.number.to_bytes(8, "big"), unreadable.at.to_bytes(8, "big")
-    return Place(int.from_bytes(_NO_ENTRY_SIGN + number + at, "big"))
+    return SourcePlace(int.from_bytes(_NO_ENTRY_SIGN + number + at, "big"))
 
 
 @contextlib.asynccontextmanager

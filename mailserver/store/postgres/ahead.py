@@ -10,7 +10,7 @@ import time
 import asyncpg
 
 from mailserver.errors import StoreError
-from mailserver.store.postgres.connections import Connection, open_links, take_lock
+from mailserver.store.postgres.connections import DriverConnection, open_links, take_lock
 from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.partitions import (
     DAYS_AHEAD,
@@ -48,7 +48,7 @@ class PartitionsAhead:
     def __init__(self) -> None:
         self._not_before = 0.0  # of time.monotonic()
 
-    async def keep(self, connection: Connection) -> None:
+    async def keep(self, connection: DriverConnection) -> None:
         """Make tomorrow's partitions if anything of today has come, and drop old ones that are empty; what cannot be
         done now is for a later call."""
         for table in _TABLES:
@@ -58,7 +58,7 @@ class PartitionsAhead:
             if not await _drop_if_empty(connection, day):
                 break  # whoever is in the way is so for the other days, too, and nobody can store while we wait
 
-    async def _make(self, connection: Connection, table: str) -> None:
+    async def _make(self, connection: DriverConnection, table: str) -> None:
         if time.monotonic() < self._not_before:
             return
         there, today = await partitioned_days(connection, table)
@@ -80,7 +80,7 @@ async def make_all_days(url: str) -> None:
         StoreError: the database cannot be reached, or refuses.
     """
 
-    async def make(connection: Connection) -> None:
+    async def make(connection: DriverConnection) -> None:
         for table in _TABLES:
             there, today = await partitioned_days(connection, table)
             for day in sorted({*range(today - DAYS_BACK, today + DAYS_AHEAD + 1)} - there):
@@ -96,7 +96,7 @@ async def make_all_days(url: str) -> None:
             raise StoreError(f"cannot make the partitions of {shown_url(url)}: {explain(error)}") from error
 
 
-async def _make_ahead(connection: Connection, table: str, day: int) -> None:
+async def _make_ahead(connection: DriverConnection, table: str, day: int) -> None:
     """Make a day's partition, unless it is there, or some of the day is in the last one. Raises NOT_MADE."""
     async with connection.transaction():
         await take_no_longer(connection, WAIT_S, AHEAD_S)
@@ -105,7 +105,7 @@ async def _make_ahead(connection: Connection, table: str, day: int) -> None:
             await make_partition(connection, table, day)
 
 
-async def _drop_if_empty(connection: Connection, day: int) -> bool:
+async def _drop_if_empty(connection: DriverConnection, day: int) -> bool:
     """Drop a day of which nothing has come, or nothing is left. It is too old to get a partition again. Return whether
     nobody was in the way."""
     try:

@@ -30,7 +30,7 @@ from mailserver.store.engine.arrivals import (
 )
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.message_ids import Arrival, OtherNetworkTopic
-from mailserver.store.postgres.connections import Connection, check_primary, open_links
+from mailserver.store.postgres.connections import DriverConnection, check_primary, open_links
 from mailserver.store.postgres.failures import FollowerFailures
 from mailserver.store.postgres.migration import NoStore, check_known
 from mailserver.store.postgres.readers import ReaderPool, Removed
@@ -217,7 +217,7 @@ async def open_arrivals(url: str, network_topic: str) -> AsyncIterator[PostgresA
     """
     where = shown_url(url)
 
-    async def check(connection: Connection) -> None:
+    async def check(connection: DriverConnection) -> None:
         await check_primary(connection)
         try:
             check_known(await connection.fetchval(f"SELECT version FROM {SCHEMA_TABLE}"), where)

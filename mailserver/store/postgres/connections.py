@@ -91,7 +91,7 @@ _HOLDER = f"""
 T = TypeVar("T")
 
 
-class Connection(Protocol):
+class DriverConnection(Protocol):
     """What is used of a connection of the driver's, which has no types. Its rows are tuples."""
 
     async def execute(self, query: str, *args: object) -> str: ...
@@ -114,16 +114,18 @@ class Connection(Protocol):
 
     def is_closed(self) -> bool: ...
 
-    async def add_listener(self, channel: str, callback: Callable[["Connection", int, str, object], None]) -> None: ...
+    async def add_listener(
+        self, channel: str, callback: Callable[["DriverConnection", int, str, object], None]
+    ) -> None: ...
 
-    def add_termination_listener(self, callback: Callable[["Connection"], None]) -> None: ...
+    def add_termination_listener(self, callback: Callable[["DriverConnection"], None]) -> None: ...
 
     def terminate(self) -> None: ...
 
     async def close(self) -> None: ...
 
 
-async def connect(url: str, statement_s: float) -> Connection:
+async def connect(url: str, statement_s: float) -> DriverConnection:
     """Connect to the database at a URL.
 
     Args:
@@ -134,19 +136,19 @@ async def connect(url: str, statement_s: float) -> Connection:
     """
     check_url(url)
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
-        connection: Connection = await asyncpg.connect(url, command_timeout=statement_s + 1)
+        connection: DriverConnection = await asyncpg.connect(url, command_timeout=statement_s + 1)
     return connection
 
 
-Setup = Callable[[Connection], Awaitable[None]]
+Setup = Callable[[DriverConnection], Awaitable[None]]
 """What is done with a new connection before it is used."""
 
 
-async def _nothing(_: Connection) -> None:
+async def _nothing(_: DriverConnection) -> None:
     pass
 
 
-class Link:
+class DatabaseLink:
     """One connection to a database. One task at a time uses it."""
 
     def __init__(
@@ -162,11 +164,11 @@ class Link:
         self._failures = failures
         self._setup = setup
         self._session = SESSION if session is None else session
-        self._connection: Connection | None = None
+        self._connection: DriverConnection | None = None
         self._turn = asyncio.Lock()
         self._failed: tuple[float, StoreError] | None = None
 
-    async def run(self, job: Callable[[Connection], Awaitable[T]]) -> T:
+    async def run(self, job: Callable[[DriverConnection], Awaitable[T]]) -> T:
         """Do something with the connection.
 
         Raises:
@@ -187,7 +189,7 @@ class Link:
                     raise asyncio.CancelledError from error
                 raise
 
-    async def _run(self, job: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _run(self, job: Callable[[DriverConnection], Awaitable[T]]) -> T:
         connection = await self._connected()
         is_done = False
         try:
@@ -205,7 +207,7 @@ class Link:
             if not is_done:  # whatever it was amidst is undone by the server
                 self._drop()
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> DriverConnection:
         if self._connection is not None and not self._connection.is_closed():
             return self._connection
         self._drop()
@@ -220,7 +222,7 @@ class Link:
         self._failures.reached()
         return self._connection
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> DriverConnection:
         """Make a connection, and set it up.
 
         Raises:
@@ -265,7 +267,7 @@ def _again(error: StoreError) -> StoreError:
     return type(error)(*error.args)
 
 
-async def take_lock(connection: Connection, lock: Lock) -> None:
+async def take_lock(connection: DriverConnection, lock: Lock) -> None:
     """Wait for a lock, which the transaction then holds to its end.
 
     Raises:
@@ -274,7 +276,7 @@ async def take_lock(connection: Connection, lock: Lock) -> None:
     await connection.fetchval(_LOCK, int(lock))
 
 
-async def hold_lock(connection: Connection, lock: Lock, within_s: float) -> int | None:
+async def hold_lock(connection: DriverConnection, lock: Lock, within_s: float) -> int | None:
     """Take a lock of the nightly job's, which the connection then holds to its end; return None. If another has it,
     return the process of the server that serves its holder. Who holds it shared is waited for.
 
@@ -296,17 +298,17 @@ async def hold_lock(connection: Connection, lock: Lock, within_s: float) -> int 
                 raise StoreError(f"a mailserver has been deleting one batch for {within_s:.0f} s") from error
 
 
-async def give_up_lock(connection: Connection, lock: Lock) -> None:
+async def give_up_lock(connection: DriverConnection, lock: Lock) -> None:
     """Give up a lock that the connection holds."""
     await connection.fetchval(_GIVE_UP, int(lock))
 
 
-async def is_held(connection: Connection, lock: Lock) -> bool:
+async def is_held(connection: DriverConnection, lock: Lock) -> bool:
     """Whether a run of the nightly job holds a lock."""
     return await connection.fetchval(_HOLDER, int(lock)) is not None
 
 
-async def keep_compaction_away(connection: Connection) -> bool:
+async def keep_compaction_away(connection: DriverConnection) -> bool:
     """Keep the compaction from beginning to read until the end of the transaction; False if it has begun."""
     is_ours: bool = await connection.fetchval(_TRY_SHARED, int(Lock.COMPACTION))
     return is_ours
@@ -315,16 +317,16 @@ async def keep_compaction_away(connection: Connection) -> bool:
 @contextlib.asynccontextmanager
 async def open_links(
     url: str, count: int, failures: StoreFailures, setup: Setup = _nothing, *, session: str | None = None
-) -> AsyncIterator[Sequence[Link]]:
+) -> AsyncIterator[Sequence[DatabaseLink]]:
     """Have so many links; close them at the end."""
-    links = [Link(url, failures, setup, session=session) for _ in range(count)]
+    links = [DatabaseLink(url, failures, setup, session=session) for _ in range(count)]
     try:
         yield links
     finally:
         await asyncio.gather(*(link.close() for link in links))
 
 
-async def check_sessions(url: str, connection: Connection) -> None:
+async def check_sessions(url: str, connection: DriverConnection) -> None:
     """Check that a new connection to `url` stays with one process of the server. Our locks, the table for what is to be
     stored and the statements that are prepared are that process's.
 
@@ -342,7 +344,7 @@ async def check_sessions(url: str, connection: Connection) -> None:
         )
 
 
-async def _changes_processes(url: str, connection: Connection) -> bool:
+async def _changes_processes(url: str, connection: DriverConnection) -> bool:
     """Whether a pooler serves two connections that are idle by the same process, or one by several."""
     ours = {await connection.fetchval("SELECT pg_backend_pid()")}
     if ours == {connection.get_server_pid()}:  # as the server itself said: there is no pooler
@@ -359,7 +361,7 @@ async def _changes_processes(url: str, connection: Connection) -> bool:
     return len(ours) > 1 or len(theirs) > 1 or bool(ours & theirs)
 
 
-async def check_primary(connection: Connection) -> None:
+async def check_primary(connection: DriverConnection) -> None:
     """Check that a connection does not lead to a standby: it lacks what came last, and a lock there is nobody else's
     business. One may have taken the primary's place by now, or it may be one of the hosts that the URL names.
 
@@ -370,7 +372,7 @@ async def check_primary(connection: Connection) -> None:
         raise Unreachable(STANDBY)
 
 
-async def check_server(connection: Connection) -> None:
+async def check_server(connection: DriverConnection) -> None:
     """Check that a database can keep a store; say so if it would not keep what it confirms.
 
     Raises:

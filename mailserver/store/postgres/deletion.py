@@ -18,7 +18,7 @@ import asyncpg
 
 from mailserver.handoff.archived import Mark
 from mailserver.store.interface import Deleted
-from mailserver.store.postgres.connections import Connection, keep_compaction_away, take_lock
+from mailserver.store.postgres.connections import DriverConnection, keep_compaction_away, take_lock
 from mailserver.store.postgres.id_index import IndexedRow, forget, forget_day, has_many_elsewhere
 from mailserver.store.postgres.partitions import drop, partition, partitioned_days
 from mailserver.store.postgres.schema import Lock
@@ -120,7 +120,7 @@ class Doomed(NamedTuple):
     raw: bytes | None
 
 
-async def delete_batch(connection: Connection, surplus: Surplus, archived: Mapping[int, Mark] | None) -> Deleted:
+async def delete_batch(connection: DriverConnection, surplus: Surplus, archived: Mapping[int, Mark] | None) -> Deleted:
     """Delete a day, or a batch, of the oldest by reception; return what was deleted: 0 if nothing may be, or
     the nightly job is reading.
 
@@ -145,13 +145,15 @@ async def delete_batch(connection: Connection, surplus: Surplus, archived: Mappi
     raise AssertionError("the last try returns or raises")
 
 
-async def _rest_of(connection: Connection, surplus: Surplus) -> Surplus:
+async def _rest_of(connection: DriverConnection, surplus: Surplus) -> Surplus:
     """What is still too much: other mailservers may have deleted some since this was computed."""
     held = await connection.fetchval(_HELD)
     return surplus._replace(envelopes=surplus.envelopes - max(0, surplus.of - held))
 
 
-async def _delete_day(connection: Connection, surplus: Surplus, archived: Mapping[int, Mark] | None) -> Deleted | None:
+async def _delete_day(
+    connection: DriverConnection, surplus: Surplus, archived: Mapping[int, Mark] | None
+) -> Deleted | None:
     """Drop a day that may go as a whole; None if there is none."""
     days = await _days(connection)
     if surplus.before >= END_OF_TIME:  # by number: nothing that was received before may stay
@@ -177,7 +179,7 @@ async def _delete_day(connection: Connection, surplus: Surplus, archived: Mappin
     return None
 
 
-async def _delete_rows(connection: Connection, surplus: Surplus, archived: Mapping[int, Mark] | None) -> Deleted:
+async def _delete_rows(connection: DriverConnection, surplus: Surplus, archived: Mapping[int, Mark] | None) -> Deleted:
     """Delete a batch of rows: by age only of the last partition."""
     await take_lock(connection, Lock.COMMIT)
     # By number or size, no part of the store is left out.
@@ -188,7 +190,7 @@ async def _delete_rows(connection: Connection, surplus: Surplus, archived: Mappi
 
 
 async def _delete_some(
-    connection: Connection,
+    connection: DriverConnection,
     table: str,
     reception_days: Sequence[int],
     surplus: Surplus,
@@ -208,7 +210,7 @@ async def _delete_some(
     return Deleted(0, 0)
 
 
-async def count_held(connection: Connection, surplus: Surplus) -> int:
+async def count_held(connection: DriverConnection, surplus: Surplus) -> int:
     """How many envelopes of the surplus there are, without those that only wait for the rest of their day."""
     if surplus.before >= END_OF_TIME:
         held = await connection.fetchval(_HELD)
@@ -223,7 +225,7 @@ async def count_held(connection: Connection, surplus: Surplus) -> int:
     return int(min(whole + rest, surplus.envelopes))
 
 
-async def forget_left_over(connection: Connection) -> bool:
+async def forget_left_over(connection: DriverConnection) -> bool:
     """Remove some topics of days that were dropped; return whether there were any."""
     gone = await connection.fetchval(_GONE_DAYS)
     if not gone:
@@ -235,7 +237,7 @@ async def forget_left_over(connection: Connection) -> bool:
     return not status.endswith(" 0")
 
 
-async def _days(connection: Connection) -> list[_Day]:
+async def _days(connection: DriverConnection) -> list[_Day]:
     """What the partitions have, oldest by reception first."""
     there, _ = await partitioned_days(connection)
     days = []
@@ -255,7 +257,7 @@ def _day_of(created: int) -> int:
     return created // SECONDS_PER_DAY if created >= 0 else -(-created // SECONDS_PER_DAY)
 
 
-async def _delete(connection: Connection, reception_day: int, doomed: Sequence[Doomed]) -> None:
+async def _delete(connection: DriverConnection, reception_day: int, doomed: Sequence[Doomed]) -> None:
     """Delete rows of one day of reception, with their ids and what is counted of them."""
     await forget(
         connection, [IndexedRow(row.created, row.hash, row.seq, row.raw) for row in doomed if row.raw is not None]

@@ -18,8 +18,8 @@ import asyncpg
 
 from mailserver.errors import StoreError
 from mailserver.store.engine.go_rows import key_at, row_of
-from mailserver.store.moving import NEVER, Place, ReadRows
-from mailserver.store.postgres.connections import STATEMENT_TIMEOUT_S, Connection, Link, open_links
+from mailserver.store.moving import NEVER, ReadRows, SourcePlace
+from mailserver.store.postgres.connections import STATEMENT_TIMEOUT_S, DatabaseLink, DriverConnection, open_links
 from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.schema import SCHEMA_TABLE
 from mailserver.store.postgres.urls import shown_url
@@ -61,7 +61,7 @@ class GoHistory:
     message_ids = None
     """It keeps none."""
 
-    def __init__(self, url: str, link: Link) -> None:
+    def __init__(self, url: str, link: DatabaseLink) -> None:
         self._location = shown_url(url)
         self._link = link
 
@@ -77,10 +77,10 @@ class GoHistory:
         """It does not say."""
         return NEVER
 
-    async def after(self, place: Place, limit: int, max_bytes: int) -> ReadRows:
+    async def after(self, place: SourcePlace, limit: int, max_bytes: int) -> ReadRows:
         """Read the first rows after a place, in the order of their keys."""
 
-        async def read(connection: Connection) -> ReadRows:
+        async def read(connection: DriverConnection) -> ReadRows:
             now = await connection.fetchval(_NOW)
             found = await connection.fetch(_ROWS, key_at(place), limit, max_bytes)
             return ReadRows([row_of(key, topic, raw, now) for key, topic, raw in found], is_all=not found)
@@ -105,7 +105,7 @@ async def open_go_history(url: str) -> AsyncIterator[GoHistory]:
         yield GoHistory(url, link)
 
 
-async def _run(link: Link, job: Callable[[Connection], Awaitable[T]]) -> T:
+async def _run(link: DatabaseLink, job: Callable[[DriverConnection], Awaitable[T]]) -> T:
     try:
         return await link.run(job)
     except asyncpg.PostgresError as error:

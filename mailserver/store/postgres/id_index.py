@@ -24,7 +24,7 @@ from mailserver.store.engine.id_sums import (
     subtracted,
     sums_of,
 )
-from mailserver.store.postgres.connections import Connection, take_lock
+from mailserver.store.postgres.connections import DriverConnection, take_lock
 from mailserver.store.postgres.partitions import Partitions, drop, wait_no_longer
 from mailserver.store.postgres.schema import Lock
 from mailserver.units import SECONDS_PER_DAY
@@ -98,7 +98,7 @@ _DELETE_SUMS = """
 _SET_STATE = "UPDATE id_index SET network_topic = $1, until_seq = $2"
 
 
-async def advance(connection: Connection, network_topic: str, partitions: Partitions) -> int:
+async def advance(connection: DriverConnection, network_topic: str, partitions: Partitions) -> int:
     """Index the next rows, or remove ids of another network topic; return how many rows are not indexed yet, at most.
 
     A removed row may count. If it is 0, all rows are indexed.
@@ -127,7 +127,7 @@ async def advance(connection: Connection, network_topic: str, partitions: Partit
     return int(last_seq - until_seq)
 
 
-async def forget(connection: Connection, rows: Sequence[IndexedRow]) -> None:
+async def forget(connection: DriverConnection, rows: Sequence[IndexedRow]) -> None:
     """Remove indexed rows from the index, in the transaction that deletes them. It must hold Lock.UPKEEP."""
     topic, _, _ = await connection.fetchrow(_STATE)
     items = await asyncio.to_thread(_items, topic, rows)
@@ -148,14 +148,14 @@ async def forget(connection: Connection, rows: Sequence[IndexedRow]) -> None:
     await _write(connection, {key: each for key, each in left.items() if each.ids})
 
 
-async def has_many_elsewhere(connection: Connection, day: int) -> bool:
+async def has_many_elsewhere(connection: DriverConnection, day: int) -> bool:
     """Whether too many of a day's ids are in the last partition for `forget_day`."""
     start = day * SECONDS_PER_DAY
     elsewhere = await connection.fetchval(_ELSEWHERE, start, start + SECONDS_PER_DAY, MANY_ELSEWHERE + 1)
     return bool(elsewhere > MANY_ELSEWHERE)
 
 
-async def forget_day(connection: Connection, day: int) -> None:
+async def forget_day(connection: DriverConnection, day: int) -> None:
     """Remove a day from the index. The transaction must hold Lock.UPKEEP. Not many of its ids may be elsewhere.
 
     Raises:
@@ -176,7 +176,7 @@ async def forget_day(connection: Connection, day: int) -> None:
         )
 
 
-async def give_up(connection: Connection, until_seq: int) -> None:
+async def give_up(connection: DriverConnection, until_seq: int) -> None:
     """Index all rows anew: what was read of the index, when it went up to `until_seq` or further, does not fit them.
 
     If it does not go as far now, others have said so before.
@@ -189,7 +189,7 @@ async def give_up(connection: Connection, until_seq: int) -> None:
             await begin_anew(connection)
 
 
-async def begin_anew(connection: Connection) -> None:
+async def begin_anew(connection: DriverConnection) -> None:
     """Say that nothing is indexed; `advance` then removes what there is, and begins with the first row."""
     await connection.execute(_SET_STATE, "", 0)
 
@@ -205,7 +205,7 @@ def _items(network_topic: str, rows: Sequence[IndexedRow]) -> list[Item]:
     )
 
 
-async def _add(connection: Connection, items: Sequence[Item]) -> None:
+async def _add(connection: DriverConnection, items: Sequence[Item]) -> None:
     """Put ids into `ids`, and add them to the sums. One that another row has, of which this is a copy, is left."""
     columns = (
         [item.created for item in items],
@@ -218,18 +218,18 @@ async def _add(connection: Connection, items: Sequence[Item]) -> None:
     await _write(connection, added(await _read(connection, sums), sums))
 
 
-async def _read(connection: Connection, keys: Iterable[tuple[int, int]]) -> Sums:
+async def _read(connection: DriverConnection, keys: Iterable[tuple[int, int]]) -> Sums:
     asked = [*keys]
     rows = await connection.fetch(_READ_SUMS, [span for span, _ in asked], [bucket for _, bucket in asked])
     return {(span, bucket): SumOfIds(count, int.from_bytes(total, "little")) for span, bucket, count, total in rows}
 
 
-async def _write(connection: Connection, sums: Sums) -> None:
+async def _write(connection: DriverConnection, sums: Sums) -> None:
     rows = [(*key, count, total.to_bytes(ID_BYTES, "little")) for key, (count, total) in sorted(sums.items())]
     if rows:
         await connection.execute(_WRITE_SUMS, *map(list, zip(*rows, strict=True)))
 
 
-async def _delete_sums(connection: Connection, keys: Sequence[tuple[int, int]]) -> None:
+async def _delete_sums(connection: DriverConnection, keys: Sequence[tuple[int, int]]) -> None:
     if keys:
         await connection.execute(_DELETE_SUMS, [span for span, _ in keys], [bucket for _, bucket in keys])

@@ -8,7 +8,7 @@ import asyncpg
 from mailserver.errors import StoreError
 from mailserver.store.engine.index_wait import INDEX_INTERVAL_S, INDEX_RETRY_S, IndexWait
 from mailserver.store.engine.put_queue import CLOSING
-from mailserver.store.postgres.connections import Link
+from mailserver.store.postgres.connections import DatabaseLink
 from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.id_index import advance, give_up
 from mailserver.store.postgres.partitions import Partitions
@@ -20,7 +20,7 @@ LOOK_INTERVAL_S = 30.0
 class Indexing:
     """Indexes batches on a connection of its own."""
 
-    def __init__(self, link: Link, failures: StoreFailures, network_topic: str) -> None:
+    def __init__(self, link: DatabaseLink, failures: StoreFailures, network_topic: str) -> None:
         self._link = link
         self._failures = failures
         self._network_topic = network_topic

@@ -12,7 +12,7 @@ import asyncpg
 
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES
 from mailserver.store.interface import NewEnvelope
-from mailserver.store.postgres.connections import Connection, take_lock
+from mailserver.store.postgres.connections import DriverConnection, take_lock
 from mailserver.store.postgres.others import Rows
 from mailserver.store.postgres.partitions import Partitions
 from mailserver.store.postgres.schema import Lock
@@ -73,7 +73,7 @@ class Inserted(NamedTuple):
 
 
 async def insert_group(
-    connection: Connection, envelopes: Sequence[NewEnvelope], partitions: Partitions, live: int = 0
+    connection: DriverConnection, envelopes: Sequence[NewEnvelope], partitions: Partitions, live: int = 0
 ) -> Inserted:
     """Insert envelopes, in their order; those that are there already are left as they are.
 
@@ -89,7 +89,7 @@ async def insert_group(
 
 
 async def _insert_group(
-    connection: Connection, envelopes: Sequence[NewEnvelope], partitions: Partitions, live: int
+    connection: DriverConnection, envelopes: Sequence[NewEnvelope], partitions: Partitions, live: int
 ) -> Inserted:
     is_committed = False
     rows = [

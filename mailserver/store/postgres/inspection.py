@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import asyncpg
 
 from mailserver.errors import StoreError
-from mailserver.store.postgres.connections import MIN_SERVER_VERSION, Connection, check_sessions, open_links
+from mailserver.store.postgres.connections import MIN_SERVER_VERSION, DriverConnection, check_sessions, open_links
 from mailserver.store.postgres.failures import StoreFailures, explain
-from mailserver.store.postgres.presence import State, read_state
+from mailserver.store.postgres.presence import DatabaseState, read_state
 from mailserver.store.postgres.schema import SCHEMA_TABLE
 
 # Who may see little of other users' sessions is told by pg_stat_database how many there are all the same.
@@ -34,7 +34,7 @@ class DatabaseFacts:
     free_connections: int
     schema: str | None
     has_store: bool
-    state: State
+    state: DatabaseState
 
 
 async def inspect(url: str) -> DatabaseFacts:
@@ -44,7 +44,7 @@ async def inspect(url: str) -> DatabaseFacts:
         StoreError: it cannot be reached, or refuses.
     """
 
-    async def ask(connection: Connection) -> DatabaseFacts:
+    async def ask(connection: DriverConnection) -> DatabaseFacts:
         await check_sessions(url, connection)
         version, is_new_enough, is_standby, is_durable, free, schema, has_store = await connection.fetchrow(_FACTS)
         state = await read_state(connection)

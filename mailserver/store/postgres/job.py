@@ -16,11 +16,11 @@ from mailserver.errors import MailserverError, StoreError
 from mailserver.handoff.archived import Archived, CompactionRunning
 from mailserver.handoff.kinds import ARCHIVED, COMPACTION, UPKEEP
 from mailserver.handoff.last_run import Compaction, CompactionState
-from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.handoff.last_upkeep import LastUpkeep, Task
 from mailserver.store.postgres.connections import (
     CLOSE_TIMEOUT_S,
     SESSION,
-    Connection,
+    DriverConnection,
     check_primary,
     check_sessions,
     connect,
@@ -64,7 +64,7 @@ _DAYS = """
 T = TypeVar("T")
 
 
-class Held(NamedTuple):
+class StoreContents(NamedTuple):
     """What a store holds at one moment. `days`: of each day of reception, in order, the day (Unix seconds / 86400), how
     many envelopes and bytes there are, and between which `seq` all have been that it ever received."""
 
@@ -83,7 +83,7 @@ class StoreDatabase:
         """Connect when it is needed."""
         self.url = url
         self._runner: asyncio.Runner | None = None
-        self._connection: Connection | None = None
+        self._connection: DriverConnection | None = None
         self._is_lost = False
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class StoreDatabase:
                 runner.run(self._close())
                 self._runner = self._connection = None
 
-    def ask(self, job: Callable[[Connection], Awaitable[T]]) -> T:
+    def ask(self, job: Callable[[DriverConnection], Awaitable[T]]) -> T:
         """Wait for the answer to something. Once the connection is lost, nothing is asked on another in its place."""
         with self.connected():
             assert self._runner is not None
@@ -132,12 +132,12 @@ class StoreDatabase:
         ((version,),) = self.select(f"SELECT version FROM {SCHEMA_TABLE}")
         check_known(version, str(self))
 
-    def held(self) -> Held:
+    def held(self) -> StoreContents:
         """What is in the store."""
         with self.connected():
             self.check_version()
             ((identity, topics, *columns),) = self.select(_DAYS)
-        return Held(identity, topics, [*zip(*columns, strict=True)] if columns[0] else [])
+        return StoreContents(identity, topics, [*zip(*columns, strict=True)] if columns[0] else [])
 
     def network_topic(self) -> str:
         """To which its message ids belong; "" if it has none yet."""
@@ -223,7 +223,7 @@ class StoreDatabase:
         """
         self.ask(lambda connection: write_value(connection, COMPACTION, compaction))
 
-    def read_upkeep(self, task: Task) -> Upkeep | None:
+    def read_upkeep(self, task: Task) -> LastUpkeep | None:
         """The record of a task.
 
         Raises:
@@ -231,7 +231,7 @@ class StoreDatabase:
         """
         return self.ask(lambda connection: read_value(connection, UPKEEP[task]))
 
-    def write_upkeep(self, task: Task, upkeep: Upkeep) -> None:
+    def write_upkeep(self, task: Task, upkeep: LastUpkeep) -> None:
         """Write the record of a task."""
         self.ask(lambda connection: write_value(connection, UPKEEP[task], upkeep))
 
@@ -239,11 +239,11 @@ class StoreDatabase:
         """The state of the last run of the compaction, and its record."""
         return self.ask(lambda connection: _handoff(connection).last_run())
 
-    def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
+    def last_upkeep(self, task: Task) -> tuple[CompactionState, LastUpkeep | None]:
         """The state of the last run of a task, and its record."""
         return self.ask(lambda connection: _handoff(connection).last_upkeep(task))
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> DriverConnection:
         try:
             connection = await connect(self.url, STATEMENT_TIMEOUT_S)
         except (*ERRORS, ValueError) as error:
@@ -269,7 +269,7 @@ class StoreDatabase:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._connection.close()
 
-    async def _answered(self, job: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _answered(self, job: Callable[[DriverConnection], Awaitable[T]]) -> T:
         assert self._connection is not None
         is_answered = False
         try:
@@ -290,8 +290,8 @@ class StoreDatabase:
                 self._connection.terminate()
 
 
-def _handoff(connection: Connection) -> PostgresHandoff:
-    async def run(job: Callable[[Connection], Awaitable[Any]]) -> Any:
+def _handoff(connection: DriverConnection) -> PostgresHandoff:
+    async def run(job: Callable[[DriverConnection], Awaitable[Any]]) -> Any:
         return await job(connection)
 
     return PostgresHandoff(run)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from mailserver.store.engine import work
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES, KeyPlace, Keys
-from mailserver.store.engine.lookups import Day, Pair, Range
+from mailserver.store.engine.lookups import Day, Pair, PlaceRange
 from mailserver.store.postgres.readers import REMOVED, PaidReader
 from mailserver.waku.envelope import TOPIC_BYTES
 
@@ -32,7 +32,7 @@ def within(first: int) -> str:
     )
 
 
-def bounds(within: Range) -> Range:
+def bounds(within: PlaceRange) -> PlaceRange:
     """The same range by bounds that no place outside its days is at: the end of a day is not the beginning of the next,
     whose partition would be looked into."""
     if within.high_hash:
@@ -125,7 +125,7 @@ class PostgresLookups:
         self.work = 0
         self._reader = reader
 
-    async def by_time(self, within: Range, rows: int) -> Keys:
+    async def by_time(self, within: PlaceRange, rows: int) -> Keys:
         """Find the first `rows` envelopes of a range."""
         keys = ScannedRows(
             *await self._run(_KEYS_BY_TIME, (*bounds(within), rows), work.STATEMENT + rows * work.ROW)
@@ -133,7 +133,7 @@ class PostgresLookups:
         self._give_back((rows - len(keys)) * work.ROW)
         return keys
 
-    async def by_time_with_topics(self, within: Range, rows: int) -> tuple[ScannedRows, bytes]:
+    async def by_time_with_topics(self, within: PlaceRange, rows: int) -> tuple[ScannedRows, bytes]:
         """Find the first `rows` envelopes of a range, and their topics, one after the other."""
         most = work.STATEMENT + rows * work.ROW
         *packed, topics = await self._run(_KEYS_AND_TOPICS_BY_TIME, (*bounds(within), rows), most)
@@ -161,7 +161,7 @@ class PostgresLookups:
         self._give_back((count - len(topics) // TOPIC_BYTES) * work.TOPIC)
         return lambda: days or (), topics
 
-    async def of_pairs(self, pairs: Sequence[Pair], within: Range, rows: int) -> tuple[Keys, int]:
+    async def of_pairs(self, pairs: Sequence[Pair], within: PlaceRange, rows: int) -> tuple[Keys, int]:
         """Find all envelopes of the first of these pairs; return them, and of how many pairs they are."""
         if len(pairs) == 1:
             return Keys(), 0
@@ -179,7 +179,7 @@ class PostgresLookups:
         self._give_back((len(pairs) - last) * work.PAIR)
         return Keys.of([*compress(keys, [slot < last for slot in slots])]), last - 1  # slots count from 1
 
-    async def of_pair(self, pair: Pair, within: Range, rows: int) -> Keys:
+    async def of_pair(self, pair: Pair, within: PlaceRange, rows: int) -> Keys:
         """Find the first `rows` envelopes of one pair."""
         least = work.STATEMENT + work.PAIR
         most = least + rows * work.ROW

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from typing import cast
 
 from mailserver.store.engine import work
-from mailserver.store.engine.id_access import RowName, State, Walked
+from mailserver.store.engine.id_access import IndexMark, RowName, WalkedRows
 from mailserver.store.engine.id_sums import ID_BYTES
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES, pieces
-from mailserver.store.engine.lookups import Range
+from mailserver.store.engine.lookups import PlaceRange
 from mailserver.store.engine.message_ids import StoredMessageIds
 from mailserver.store.engine.snapshots import SnapshotReader
 from mailserver.store.interface import Payer
 from mailserver.store.postgres.lookups import PostgresLookups, bounds, within
 from mailserver.store.postgres.readers import REMOVED, PaidReader, ReaderPool
-from mailserver.store.postgres.rows import Places, RowReader
+from mailserver.store.postgres.rows import RowPlaces, RowReader
 
 _STATE = "(SELECT network_topic FROM id_index), (SELECT until_seq FROM id_index)"
 _STATE_ALONE = f"SELECT {_STATE}"
@@ -91,16 +91,16 @@ class PostgresIdAccess:
         """The statements of a new search."""
         return PostgresLookups(self._reader)
 
-    def rows_named(self, names: Sequence[RowName]) -> Places:
+    def rows_named(self, names: Sequence[RowName]) -> RowPlaces:
         """The rows of these names."""
-        return Places.of(cast(Sequence[tuple[int, bytes]], names))
+        return RowPlaces.of(cast(Sequence[tuple[int, bytes]], names))
 
     async def index_goal(self) -> tuple[str | None, int | None, int]:
         """The state of the index, and the last row there is."""
         network_topic, until_seq, goal = await self._reader.run(_GOAL, (), work.STATEMENT)
         return network_topic, until_seq, goal
 
-    async def arrived(self, within: Range, after: int, rows: int) -> Walked:
+    async def arrived(self, within: PlaceRange, after: int, rows: int) -> WalkedRows:
         """Look at the next rows in the order of arrival."""
         (end,) = await self._reader.run(_END, (), work.STATEMENT)
         most = work.STATEMENT + rows * work.ROW
@@ -108,9 +108,9 @@ class PostgresIdAccess:
             _ARRIVED, (*bounds(within), after, rows, end), most
         )
         self.correct((walked - rows) * work.ROW)
-        return Walked(walked, last, seqs or [], _names(created, hashes), created or [], topics or b"")
+        return WalkedRows(walked, last, seqs or [], _names(created, hashes), created or [], topics or b"")
 
-    async def of_ids(self, places: Sequence[tuple[int, bytes]]) -> tuple[State, Mapping[bytes, RowName]]:
+    async def of_ids(self, places: Sequence[tuple[int, bytes]]) -> tuple[IndexMark, Mapping[bytes, RowName]]:
         """Which of these ids are indexed, and their rows."""
         asked = [created for created, _ in places], [item for _, item in places]
         most = work.STATEMENT + len(places) * (work.ID + work.PAIR)
@@ -119,7 +119,7 @@ class PostgresIdAccess:
 
     async def walk(
         self, after: tuple[int, bytes], end: int, rows: int
-    ) -> tuple[State, int | None, bytes, Sequence[RowName]]:
+    ) -> tuple[IndexMark, int | None, bytes, Sequence[RowName]]:
         """The next ids behind a place."""
         most = work.STATEMENT + rows * work.ROW
         network_topic, until_seq, packed, created, hashes = await self._reader.search(_WALK, (*after, end, rows), most)
@@ -127,7 +127,7 @@ class PostgresIdAccess:
         self.correct((len(found) - rows) * work.ROW)
         return (network_topic, until_seq), created[-1] if created else None, packed or b"", found
 
-    def state_in(self, reader: SnapshotReader) -> State:
+    def state_in(self, reader: SnapshotReader) -> IndexMark:
         """The state of the index at the moment of a snapshot."""
         network_topic, until_seq = reader.read(_STATE_ALONE)
         return network_topic, until_seq

@@ -6,7 +6,7 @@ import secrets
 import asyncpg
 
 from mailserver.errors import EarlierVersion, StoreError
-from mailserver.store.postgres.connections import Connection, take_lock
+from mailserver.store.postgres.connections import DriverConnection, take_lock
 from mailserver.store.postgres.schema import IDENTITY_BYTES, MIGRATIONS, SCHEMA_TABLE, SCHEMA_VERSION, Lock
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class NoStore(StoreError):
         return "there is no store in the database"
 
 
-async def make_or_migrate(connection: Connection, *, must_exist: bool) -> str:
+async def make_or_migrate(connection: DriverConnection, *, must_exist: bool) -> str:
     """Have a store of this version in the current schema; return its identity. All is done, or nothing.
 
     Args:
@@ -84,7 +84,7 @@ def check_known(version: int, where: str) -> None:
         )
 
 
-async def _version(connection: Connection) -> int:
+async def _version(connection: DriverConnection) -> int:
     try:
         async with connection.transaction():
             version = await connection.fetchval(f"SELECT version FROM {SCHEMA_TABLE}")

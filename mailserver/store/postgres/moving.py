@@ -10,8 +10,8 @@ from typing import TypeVar
 import asyncpg
 
 from mailserver.errors import StoreError
-from mailserver.store.moving import Place, ReadRow, ReadRows
-from mailserver.store.postgres.connections import Connection, Link, open_links
+from mailserver.store.moving import ReadRow, ReadRows, SourcePlace
+from mailserver.store.postgres.connections import DatabaseLink, DriverConnection, open_links
 from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.message_ids import PostgresMessageIds
 from mailserver.store.postgres.presence import Presence
@@ -34,7 +34,7 @@ T = TypeVar("T")
 class PostgresMoveSource:
     """A `store.moving.MoveSource`. Made by `open_source`."""
 
-    def __init__(self, store: PostgresStore, link: Link) -> None:
+    def __init__(self, store: PostgresStore, link: DatabaseLink) -> None:
         self._store = store
         self._link = link
 
@@ -55,19 +55,19 @@ class PostgresMoveSource:
         """Nothing that was created later than this was ever pruned."""
         return await self._run(lambda connection: connection.fetchval("SELECT pruned FROM removed"))
 
-    async def after(self, place: Place, limit: int, max_bytes: int) -> ReadRows:
+    async def after(self, place: SourcePlace, limit: int, max_bytes: int) -> ReadRows:
         """Read the first rows after a place."""
 
-        async def read(connection: Connection) -> ReadRows:
+        async def read(connection: DriverConnection) -> ReadRows:
             # First, and nothing behind it is read: see store.postgres.message_ids.
             last = await connection.fetchval(_LAST)
             found = await connection.fetch(_ROWS, int(place), limit, max_bytes, last)
-            rows = [ReadRow(Place(seq), columns) for seq, *columns in found]
+            rows = [ReadRow(SourcePlace(seq), columns) for seq, *columns in found]
             return ReadRows(rows, is_all=not rows or rows[-1].place >= last)
 
         return await self._run(read)
 
-    async def _run(self, job: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _run(self, job: Callable[[DriverConnection], Awaitable[T]]) -> T:
         try:
             return await self._link.run(job)
         except asyncpg.PostgresError as error:

@@ -27,7 +27,7 @@ from mailserver.errors import StoreError
 from mailserver.metrics.figures import DatabaseFigures
 from mailserver.store.engine.put_queue import MAX_GROUP_ROWS
 from mailserver.store.interface import Raws
-from mailserver.store.postgres.connections import RETRY_S, Connection, Link, Setup
+from mailserver.store.postgres.connections import RETRY_S, DatabaseLink, DriverConnection, Setup
 from mailserver.store.postgres.failures import StoreFailures, explain
 from mailserver.store.postgres.schema import LOCK_CLASS, Lock
 
@@ -94,7 +94,7 @@ class PostgresOthers:
 
     def __init__(self, url: str, identity: str, failures: StoreFailures, setup: Setup) -> None:
         self._setup = setup
-        self._link = Link(url, failures, self._listen)
+        self._link = DatabaseLink(url, failures, self._listen)
         self._channel = f"waku_mailserver_{identity}"
         self._token = secrets.token_hex(_TOKEN_BYTES)
         self._heard_at = -math.inf
@@ -153,7 +153,7 @@ class PostgresOthers:
         connections, most, lock_waits, queue, partitions = row
         return DatabaseFigures(connections, most, lock_waits, queue, partitions, self._behind)
 
-    async def tell(self, connection: Connection, rows: Rows) -> None:
+    async def tell(self, connection: DriverConnection, rows: Rows) -> None:
         """Tell the others of live rows of ours, which are committed. Nobody is told if that is not possible."""
         try:
             await connection.execute(_SAY, self._channel, f"{self._token} {rows.first} {rows.last}")
@@ -173,7 +173,7 @@ class PostgresOthers:
             return False
         return True
 
-    async def _listen(self, connection: Connection) -> None:
+    async def _listen(self, connection: DriverConnection) -> None:
         await self._setup(connection)
         await connection.add_listener(self._channel, self._on_said)
         connection.add_termination_listener(self._on_lost)
@@ -185,12 +185,12 @@ class PostgresOthers:
             seconds, self._lost_at = now - self._lost_at, None
             log.warning("live envelopes of other mailservers may have been missed seconds=%.1f", seconds)
 
-    def _on_lost(self, _: Connection) -> None:
+    def _on_lost(self, _: DriverConnection) -> None:
         if self.are_there:
             self._lost_at = asyncio.get_running_loop().time()
         self._lost.set()
 
-    def _on_said(self, _: Connection, __: int, ___: str, said: object) -> None:
+    def _on_said(self, _: DriverConnection, __: int, ___: str, said: object) -> None:
         """Take a notification. Whoever may connect to the database can send one: it is believed only in its form."""
         found = _SAID.fullmatch(said) if isinstance(said, str) else None
         if found is None or found[1] == self._token:

@@ -15,7 +15,7 @@ import time
 
 import asyncpg
 
-from mailserver.store.postgres.connections import STATEMENT_TIMEOUT_S, Connection, take_lock
+from mailserver.store.postgres.connections import STATEMENT_TIMEOUT_S, DriverConnection, take_lock
 from mailserver.store.postgres.schema import Lock
 from mailserver.units import SECONDS_PER_DAY
 
@@ -65,7 +65,7 @@ def partition(table: str, day: int) -> str:
     return f"{table}_d{day}"
 
 
-async def partitioned_days(connection: Connection, table: str = "envelopes") -> tuple[set[int], int]:
+async def partitioned_days(connection: DriverConnection, table: str = "envelopes") -> tuple[set[int], int]:
     """The days that have partitions, and which day it is, by the database's clock."""
     names, today = await connection.fetchrow(_DAYS, table)
     return {int(found[1]) for name in names or () if (found := _NAME.fullmatch(name))}, int(today)
@@ -81,7 +81,7 @@ class Partitions:
         self._not_before = 0.0  # of time.monotonic(), as the next
         self._kept_since: float | None = None
 
-    async def make_if_free(self, connection: Connection, days: set[int]) -> None:
+    async def make_if_free(self, connection: DriverConnection, days: set[int]) -> None:
         """Make partitions for days, as far as they get one, if that can be done at once. Else the rows of these days
         belong into the last partition. The transaction must hold the lock of those who insert.
 
@@ -99,7 +99,7 @@ class Partitions:
         else:
             await take_no_longer(connection, STATEMENT_TIMEOUT_S, STATEMENT_TIMEOUT_S)
 
-    async def make_patiently(self, connection: Connection, days: set[int]) -> None:
+    async def make_patiently(self, connection: DriverConnection, days: set[int]) -> None:
         """Make partitions for days, as far as they get one, in a transaction that holds nothing else while it waits. If
         somebody reads for too long, or there is too much to look through, rows of these days belong into the last
         partition.
@@ -129,7 +129,7 @@ class Partitions:
             if not is_done:
                 self.forget()
 
-    async def _make_for(self, connection: Connection, days: set[int]) -> None:
+    async def _make_for(self, connection: DriverConnection, days: set[int]) -> None:
         there, today = await partitioned_days(connection, self._table)
         if today != self._today:
             self._settled, self._today = set(), today
@@ -160,7 +160,7 @@ class Partitions:
         self._settled = set()
 
 
-async def make_partition(connection: Connection, table: str, day: int) -> None:
+async def make_partition(connection: DriverConnection, table: str, day: int) -> None:
     """Make a day's partition, unless some of the day is in the last one.
 
     Raises:
@@ -179,12 +179,12 @@ async def make_partition(connection: Connection, table: str, day: int) -> None:
     )
 
 
-async def wait_no_longer(connection: Connection) -> None:
+async def wait_no_longer(connection: DriverConnection) -> None:
     """In the rest of this transaction, do not wait for a lock for longer than WAIT_S."""
     await connection.execute(f"SET LOCAL lock_timeout = '{WAIT_S * 1000:.0f}ms'")
 
 
-async def take_no_longer(connection: Connection, wait_s: float, statement_s: float) -> None:
+async def take_no_longer(connection: DriverConnection, wait_s: float, statement_s: float) -> None:
     """In the rest of this transaction, or until it is said again, wait for a lock no longer than `wait_s`, and let a
     statement take no longer than `statement_s`. A savepoint that is rolled back takes it back."""
     await connection.execute(
@@ -192,7 +192,7 @@ async def take_no_longer(connection: Connection, wait_s: float, statement_s: flo
     )
 
 
-async def drop(connection: Connection, table: str, day: int) -> None:
+async def drop(connection: DriverConnection, table: str, day: int) -> None:
     """Drop a day's partition, if it has one. The transaction must hold the lock of those who insert.
 
     Raises:

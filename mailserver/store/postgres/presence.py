@@ -16,7 +16,7 @@ import asyncpg
 
 from mailserver.errors import StoreError
 from mailserver.handoff.json_records import count_of
-from mailserver.store.postgres.connections import Connection, Setup, check_primary, take_lock
+from mailserver.store.postgres.connections import DriverConnection, Setup, check_primary, take_lock
 from mailserver.store.postgres.failures import StoreFailures
 from mailserver.store.postgres.insertion import MAKE_STAGING
 from mailserver.store.postgres.schema import MISSED_MARGIN_S, Lock
@@ -32,7 +32,7 @@ STATE = f"""
     SELECT (SELECT id FROM identity), (SELECT coalesce(max(last_seq), 0) FROM reception_days),
         (SELECT body FROM records WHERE name = '{_RECORD}')
 """
-"""SQL: what `State.of` takes. Rows are counted there when they are committed; the sequence itself runs ahead."""
+"""SQL: what `DatabaseState.of` takes. Rows are counted there when they are committed; the sequence runs ahead."""
 
 _MOVE = "SELECT setval('envelope_seq', greatest(last_value, $1)) FROM envelope_seq"
 _NOTE = f"""
@@ -42,7 +42,7 @@ _NOTE = f"""
 _MISSED = f"UPDATE removed SET until = greatest(until, extract(epoch FROM now())::bigint + {MISSED_MARGIN_S})"
 
 
-class State(NamedTuple):
+class DatabaseState(NamedTuple):
     """What a database has: the store's identity, None if there is none; the highest number that was ever committed; and
     up to which, and when (Unix seconds), numbers were last moved on, 0 if they never were."""
 
@@ -52,7 +52,7 @@ class State(NamedTuple):
     moved_at: int = 0
 
     @classmethod
-    def of(cls, identity: str | None, last_seq: int, moved_on: str | None) -> "State":
+    def of(cls, identity: str | None, last_seq: int, moved_on: str | None) -> "DatabaseState":
         """What STATE has found.
 
         Raises:
@@ -68,19 +68,19 @@ class State(NamedTuple):
         return cls(identity, max(last_seq, to), to, at)
 
 
-async def read_state(connection: Connection) -> State:
+async def read_state(connection: DriverConnection) -> DatabaseState:
     """What the database has.
 
     Raises:
         StoreError: the record of the move is none.
     """
     try:
-        return State.of(*await connection.fetchrow(STATE))
+        return DatabaseState.of(*await connection.fetchrow(STATE))
     except asyncpg.UndefinedTableError:
-        return State(None, 0)
+        return DatabaseState(None, 0)
 
 
-async def move_on(connection: Connection, seen: int) -> State | None:
+async def move_on(connection: DriverConnection, seen: int) -> DatabaseState | None:
     """Have numbers go on beyond those that were seen, if the database does not have these; return the new state, None
     if it has them."""
     async with connection.transaction():
@@ -93,7 +93,7 @@ async def move_on(connection: Connection, seen: int) -> State | None:
         await connection.execute(_NOTE, json.dumps({"to": to, "at": now}))
         await connection.execute(_MISSED)
     log.error("database went back in time seen=%d found=%d moved_to=%d", seen, before.newest, to)
-    return State(before.identity, to, to, now)
+    return DatabaseState(before.identity, to, to, now)
 
 
 class Presence:
@@ -114,7 +114,7 @@ class Presence:
         """Rises whenever the database is known to have gone back, and whenever the connection that stores is lost: only
         the next one shows whether it has. What was stored before, it may lack."""
 
-    async def check(self, connection: Connection) -> None:
+    async def check(self, connection: DriverConnection) -> None:
         """Check a connection; a `connections.Setup`.
 
         Raises:
@@ -129,7 +129,7 @@ class Presence:
             self.seen = moved.newest
             self._went_back()
 
-    async def check_writing(self, connection: Connection) -> None:
+    async def check_writing(self, connection: DriverConnection) -> None:
         """Check the connection that stores; a `connections.Setup`.
 
         Raises:
@@ -138,7 +138,7 @@ class Presence:
         connection.add_termination_listener(self._on_lost)
         await self.check(connection)
 
-    def take(self, state: State) -> None:
+    def take(self, state: DatabaseState) -> None:
         """Take what the database has by now.
 
         Raises:
@@ -154,11 +154,11 @@ class Presence:
         self._moved_to = state.moved_to
         self.seen = max(self.seen, state.newest)
 
-    def is_behind(self, state: State) -> bool:
+    def is_behind(self, state: DatabaseState) -> bool:
         """Whether the database lacks what was seen."""
         return state.newest < self.seen
 
-    def _on_lost(self, _: Connection) -> None:
+    def _on_lost(self, _: DriverConnection) -> None:
         self.generation += 1
 
     def _went_back(self) -> None:
@@ -169,7 +169,7 @@ class Presence:
 def with_staging(setup: Setup) -> Setup:
     """A setup that has a table for what is to be stored, too."""
 
-    async def set_up(connection: Connection) -> None:
+    async def set_up(connection: DriverConnection) -> None:
         await setup(connection)
         await connection.execute(MAKE_STAGING)
 

@@ -21,7 +21,7 @@ from mailserver.errors import StoreError
 from mailserver.store.engine import work as costs
 from mailserver.store.engine.fair_pool import FairPool
 from mailserver.store.interface import OURSELVES, Payer
-from mailserver.store.postgres.connections import Link
+from mailserver.store.postgres.connections import DatabaseLink
 from mailserver.store.postgres.failures import StoreFailures, Unreachable
 
 REMOVED = "(SELECT until FROM removed), (SELECT pruned FROM removed)"
@@ -43,7 +43,7 @@ class Removed:
 class ReaderPool:
     """The connections."""
 
-    def __init__(self, links: Sequence[Link], failures: StoreFailures, removed: Removed) -> None:
+    def __init__(self, links: Sequence[DatabaseLink], failures: StoreFailures, removed: Removed) -> None:
         self._failures = failures
         self._removed = removed
         self._pool = FairPool(links)
@@ -82,7 +82,9 @@ class ReaderPool:
             raise StoreError(f"cannot read the store: {self._failures.not_read(error)}") from error
         return tuple(row)
 
-    async def _turn(self, link: Link, sql: str, parameters: Sequence[object], unlikely: int, payer: Payer) -> Any:
+    async def _turn(
+        self, link: DatabaseLink, sql: str, parameters: Sequence[object], unlikely: int, payer: Payer
+    ) -> Any:
         """Run one statement on a connection, and give that back."""
         try:
             return await link.run(lambda connection: connection.fetchrow(sql, *parameters))

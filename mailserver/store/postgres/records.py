@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 from mailserver.errors import StoreError
 from mailserver.handoff.archived import Archived
 from mailserver.handoff.json_records import MAX_RECORD_BYTES
-from mailserver.handoff.kinds import ARCHIVED, COMPACTION, UPKEEP, Kind
+from mailserver.handoff.kinds import ARCHIVED, COMPACTION, UPKEEP, RecordKind
 from mailserver.handoff.last_run import ENDS, Compaction, CompactionState
-from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.handoff.last_upkeep import LastUpkeep, Task
 from mailserver.store.moving import Moved
-from mailserver.store.postgres.connections import Connection, is_held
+from mailserver.store.postgres.connections import DriverConnection, is_held
 from mailserver.store.postgres.schema import Lock
 
-Run = Callable[[Callable[[Connection], Awaitable[Any]]], Awaitable[Any]]
+Run = Callable[[Callable[[DriverConnection], Awaitable[Any]]], Awaitable[Any]]
 """Runs a job on a connection; raises StoreError."""
 
 LOCK_OF = {Task.MERGE: Lock.MERGE, Task.VERIFY: Lock.VERIFY, Task.COMMUNITIES: Lock.COMMUNITIES}
@@ -119,21 +119,21 @@ class PostgresHandoff:
         found: tuple[CompactionState, Compaction | None] = await self._run(_last_run)
         return found
 
-    async def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
+    async def last_upkeep(self, task: Task) -> tuple[CompactionState, LastUpkeep | None]:
         """The state of the last merge, or verification, and its record."""
-        found: tuple[CompactionState, Upkeep | None] = await self._run(
+        found: tuple[CompactionState, LastUpkeep | None] = await self._run(
             lambda connection: _last_upkeep(connection, task)
         )
         return found
 
 
-async def read_value(connection: Connection, kind: Kind[T]) -> T | None:
+async def read_value(connection: DriverConnection, kind: RecordKind[T]) -> T | None:
     """Read a record; None if there is none. Raises the kind's error if it is something else."""
     body = await connection.fetchval(_READ_BOUNDED, kind.name, MAX_RECORD_BYTES + 1)
     return None if body is None else kind.value(body.encode(), f"the record {kind.name!r} of the database")
 
 
-async def write_value(connection: Connection, kind: Kind[T], value: T) -> None:
+async def write_value(connection: DriverConnection, kind: RecordKind[T], value: T) -> None:
     """Write a record in place of the one before.
 
     Raises:
@@ -142,7 +142,7 @@ async def write_value(connection: Connection, kind: Kind[T], value: T) -> None:
     await connection.execute(_WRITE, kind.name, kind.text(value))
 
 
-async def _last_run(connection: Connection) -> tuple[CompactionState, Compaction | None]:
+async def _last_run(connection: DriverConnection) -> tuple[CompactionState, Compaction | None]:
     while True:
         compaction = await read_value(connection, COMPACTION)
         if compaction is None:
@@ -156,7 +156,7 @@ async def _last_run(connection: Connection) -> tuple[CompactionState, Compaction
             return CompactionState.DIED, compaction
 
 
-async def _last_upkeep(connection: Connection, task: Task) -> tuple[CompactionState, Upkeep | None]:
+async def _last_upkeep(connection: DriverConnection, task: Task) -> tuple[CompactionState, LastUpkeep | None]:
     while True:
         upkeep = await read_value(connection, UPKEEP[task])
         if upkeep is None or upkeep.started_at is None:

@@ -3,7 +3,7 @@ envelope, or by that of the next day: nobody would be there then.
 """
 
 from mailserver.errors import StoreError
-from mailserver.store.postgres.connections import Connection
+from mailserver.store.postgres.connections import DriverConnection
 from mailserver.store.postgres.migration import NAMES
 from mailserver.store.postgres.schema import SCHEMA_TABLE
 
@@ -36,7 +36,7 @@ _LACKING = """
 """
 
 
-async def check_rights(connection: Connection) -> None:
+async def check_rights(connection: DriverConnection) -> None:
     """Check that the user may do with the store in the current schema what a mailserver does.
 
     Raises:

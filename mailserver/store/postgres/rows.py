@@ -38,14 +38,14 @@ So even if all are that long, no more than so many times the wanted bytes are re
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class RowPlaces:
     """Places of rows, as columns: (created, stored prefix of the hash)."""
 
     created: "array[int]"
     hashes: bytes
 
     @classmethod
-    def of(cls, places: Iterable[tuple[int, bytes]]) -> "Places":
+    def of(cls, places: Iterable[tuple[int, bytes]]) -> "RowPlaces":
         """The same as columns."""
         listed = [*places]
         return cls(array("q", [created for created, _ in listed]), b"".join(prefix for _, prefix in listed))
@@ -53,9 +53,9 @@ class Places:
     def __len__(self) -> int:
         return len(self.created)
 
-    def __getitem__(self, part: slice, /) -> "Places":
+    def __getitem__(self, part: slice, /) -> "RowPlaces":
         start, stop, _ = part.indices(len(self))
-        return Places(self.created[part], self.hashes[start * HASH_PREFIX_BYTES : stop * HASH_PREFIX_BYTES])
+        return RowPlaces(self.created[part], self.hashes[start * HASH_PREFIX_BYTES : stop * HASH_PREFIX_BYTES])
 
 
 class RowReader:
@@ -64,11 +64,11 @@ class RowReader:
     def __init__(self, reader: PaidReader) -> None:
         self._reader = reader
 
-    def rows_of(self, keys: Keys) -> Places:
+    def rows_of(self, keys: Keys) -> RowPlaces:
         """The rows of keys."""
-        return Places(keys.created, keys.hashes)
+        return RowPlaces(keys.created, keys.hashes)
 
-    async def read(self, rows: Places, max_bytes: int) -> Raws:
+    async def read(self, rows: RowPlaces, max_bytes: int) -> Raws:
         """Read the first of these rows: at least one, and more as long as all of them fit into `max_bytes`.
 
         It may be fewer than fit: an envelope that is far longer than the mean is not read together with others.

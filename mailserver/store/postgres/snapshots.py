@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from mailserver.store.engine.snapshots import Snapshots
-from mailserver.store.postgres.connections import Connection, Link, Setup, open_links
+from mailserver.store.postgres.connections import DatabaseLink, DriverConnection, Setup, open_links
 from mailserver.store.postgres.failures import StoreFailures
 
 # What is dropped or truncated is gone for whoever looks later, whatever he saw at his moment. So whoever wants to do
@@ -35,7 +35,7 @@ class _Row:
 class _ThreadConnection:
     """A `store.engine.snapshots.SnapshotConnection`."""
 
-    def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, connection: DriverConnection, loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
         self._loop = loop
 
@@ -52,7 +52,7 @@ class _ThreadConnection:
 class _SnapshotWorker:
     """A `store.engine.snapshots.SnapshotWorker`."""
 
-    def __init__(self, link: Link, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, link: DatabaseLink, thread: ThreadPoolExecutor) -> None:
         self._link = link
         self._thread = thread
 
@@ -60,7 +60,7 @@ class _SnapshotWorker:
         """Do some work with the connection, in the thread."""
         loop = asyncio.get_running_loop()
 
-        async def in_thread(connection: Connection) -> R:
+        async def in_thread(connection: DriverConnection) -> R:
             return await loop.run_in_executor(self._thread, work, _ThreadConnection(connection, loop))
 
         return await self._link.run(in_thread)

@@ -14,7 +14,7 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.engine.index_state import IndexState
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES
 from mailserver.store.engine.page import KeptKeysPage
-from mailserver.store.engine.search import Search
+from mailserver.store.engine.search import KeySearch
 from mailserver.store.interface import (
     OURSELVES,
     Deleted,
@@ -31,8 +31,8 @@ from mailserver.store.postgres.ahead import PartitionsAhead
 from mailserver.store.postgres.connections import (
     READERS,
     SNAPSHOTS,
-    Connection,
-    Link,
+    DatabaseLink,
+    DriverConnection,
     check_server,
     check_sessions,
     open_links,
@@ -45,11 +45,11 @@ from mailserver.store.postgres.lookups import PostgresLookups
 from mailserver.store.postgres.message_ids import PostgresMessageIds
 from mailserver.store.postgres.migration import NoStore, make_or_migrate
 from mailserver.store.postgres.others import PostgresOthers, open_others
-from mailserver.store.postgres.presence import STATE, Presence, State, with_staging
+from mailserver.store.postgres.presence import STATE, DatabaseState, Presence, with_staging
 from mailserver.store.postgres.readers import REMOVED, PaidReader, ReaderPool, Removed
 from mailserver.store.postgres.records import PostgresHandoff, PostgresMoveRecord, PostgresTimeRecord
 from mailserver.store.postgres.rights import check_rights
-from mailserver.store.postgres.rows import Places, RowReader
+from mailserver.store.postgres.rows import RowPlaces, RowReader
 from mailserver.store.postgres.snapshots import open_snapshots
 from mailserver.store.postgres.stats import USAGE, stats_of
 from mailserver.store.postgres.urls import shown_url
@@ -85,7 +85,7 @@ class PostgresStore:
         presence: Presence,
         writer: PostgresWriter,
         readers: ReaderPool,
-        upkeep: Link,
+        upkeep: DatabaseLink,
         indexing: Indexing,
         message_ids: PostgresMessageIds,
         others: PostgresOthers,
@@ -159,10 +159,10 @@ class PostgresStore:
 
     async def find(
         self, query: Query, limit: int, *, payer: Payer = OURSELVES, goes_on: GoesOn = always
-    ) -> KeptKeysPage[Places]:
+    ) -> KeptKeysPage[RowPlaces]:
         """Find the first `limit` matches, newest first."""
         reader = PaidReader(self._readers, payer)
-        found = await Search(PostgresLookups(reader), query, limit, goes_on).page()
+        found = await KeySearch(PostgresLookups(reader), query, limit, goes_on).page()
         return KeptKeysPage(found, RowReader(reader))
 
     async def missing(self, envelopes: Sequence[NewEnvelope]) -> list[NewEnvelope]:
@@ -241,7 +241,7 @@ class PostgresStore:
     async def check_presence(self) -> None:
         """Check that the database answers, and that the store in it is the one that was opened."""
         try:
-            state = State.of(*await self._readers.run(STATE))
+            state = DatabaseState.of(*await self._readers.run(STATE))
         except StoreError as error:
             if not self._failures.is_lost:
                 self._failures.reached(str(error))
@@ -282,7 +282,7 @@ class PostgresStore:
         """What is in the store."""
         return await stats_of(self._readers)
 
-    async def _change(self, what: str, job: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _change(self, what: str, job: Callable[[DriverConnection], Awaitable[T]]) -> T:
         """Do something on the connection for upkeep.
 
         Raises:
@@ -376,7 +376,7 @@ async def _prepare(
     """Have a store of this version; return its identity, what is known of it, what was removed of it, the network topic
     of its ids, and whether anything of it was ever archived."""
 
-    async def prepare(connection: Connection) -> tuple[str, Presence, Removed, str, bool]:
+    async def prepare(connection: DriverConnection) -> tuple[str, Presence, Removed, str, bool]:
         await check_sessions(url, connection)
         await check_server(connection)
         identity = await make_or_migrate(connection, must_exist=must_exist)

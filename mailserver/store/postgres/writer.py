@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Sequence
 import asyncpg
 
 from mailserver.errors import StoreError
-from mailserver.store.engine.put_queue import ENDED, GROUP_INTERVAL_S, Part, PutQueue
+from mailserver.store.engine.put_queue import ENDED, GROUP_INTERVAL_S, PutQueue, QueuedPut
 from mailserver.store.interface import NewEnvelope
-from mailserver.store.postgres.connections import Link
+from mailserver.store.postgres.connections import DatabaseLink
 from mailserver.store.postgres.failures import StoreFailures, Unreachable, explain
 from mailserver.store.postgres.insertion import insert_group
 from mailserver.store.postgres.others import PostgresOthers, Rows
@@ -29,7 +29,7 @@ class PostgresWriter:
 
     def __init__(
         self,
-        link: Link,
+        link: DatabaseLink,
         failures: StoreFailures,
         presence: Presence,
         others: PostgresOthers,
@@ -99,7 +99,7 @@ class PostgresWriter:
             self.close()
             self._queue.end()
 
-    async def _commit_group(self, group: Sequence[Part]) -> Rows | None:
+    async def _commit_group(self, group: Sequence[QueuedPut]) -> Rows | None:
         """Commit a group, and say so to those who wait for it; return the rows of what is live and new."""
         parts = sorted(group, key=lambda part: not part.is_live)  # live ones first, else in their order
         envelopes = [*itertools.chain.from_iterable(part.envelopes for part in parts)]

@@ -35,7 +35,7 @@ from mailserver.store.sqlite.handoff import SqliteHandoff
 from mailserver.store.sqlite.packing import numbers, packed_bytes, packed_numbers
 from mailserver.store.sqlite.presence import Presence
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES, SCHEMA_VERSION
-from mailserver.store.sqlite.worker import Worker
+from mailserver.store.sqlite.worker import ConnectionThread
 
 # For damaged rows: their values may be of any type, or be missing.
 _BYTES = "coalesce(CAST(e.raw AS BLOB), x'')"
@@ -146,7 +146,7 @@ class SqliteArrived:
 
 
 class _Reader(NamedTuple):
-    worker: Worker
+    worker: ConnectionThread
     presence: Presence
 
 
@@ -260,7 +260,7 @@ class SqliteArrivalLog:
             for _ in range(READERS):
                 # Before it is opened: whatever takes its place meanwhile is noticed later.
                 presence = await asyncio.to_thread(Presence, self._path)
-                worker = await Worker.start(partial(connect_follower, self._path), "store-arrivals")
+                worker = await ConnectionThread.start(partial(connect_follower, self._path), "store-arrivals")
                 unless_opened.push_async_callback(worker.close)
                 readers.append(_Reader(worker, presence))
             unless_opened.pop_all()

@@ -28,7 +28,7 @@ from mailserver.store.sqlite.schema import (
     SCHEMA_VERSION,
 )
 from mailserver.store.sqlite.wal import has_content, wal_file, write_again
-from mailserver.store.sqlite.worker import Worker
+from mailserver.store.sqlite.worker import ConnectionThread
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +47,14 @@ WAL_LIMIT_BYTES = 64 * 1024 * 1024
 """The WAL file is cut back to this when it is started anew."""
 
 
-async def open_writer(path: Path) -> Worker:
+async def open_writer(path: Path) -> ConnectionThread:
     """Open the one connection that writes and checkpoints; make or migrate the store first, and have that on disk.
 
     Raises:
         StoreError: the file is foreign, damaged, or of a later version, or cannot be written; or its log is damaged, or
             of another store. Both files are unchanged then.
     """
-    return await Worker.start(partial(connect_writer, path))
+    return await ConnectionThread.start(partial(connect_writer, path))
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:

@@ -28,7 +28,7 @@ from mailserver.store.sqlite.reader_pool import ReaderPool, open_readers
 from mailserver.store.sqlite.reading import READERS, SNAPSHOTS, SqliteReading
 from mailserver.store.sqlite.snapshots import open_snapshots
 from mailserver.store.sqlite.wal import wal_file
-from mailserver.store.sqlite.worker import Worker
+from mailserver.store.sqlite.worker import ConnectionThread
 
 _REMOVED = "SELECT until, pruned FROM removed"
 
@@ -219,7 +219,7 @@ async def open_followed(path: Path, network_topic: str, writer: WriterElsewhere)
     """
     failures = StoreFailures(path)
     presence = await asyncio.to_thread(Presence, path)  # before it is opened: what takes its place is noticed later
-    checked = await Worker.start(lambda: connect_follower(path), "store-follower")
+    checked = await ConnectionThread.start(lambda: connect_follower(path), "store-follower")
     await checked.close()
     async with (
         open_readers(path, READERS, failures) as readers,

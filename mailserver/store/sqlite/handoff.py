@@ -30,9 +30,9 @@ from mailserver.files import (
 )
 from mailserver.handoff.archived import Archived, CompactionRunning, Mark
 from mailserver.handoff.json_records import read_record
-from mailserver.handoff.kinds import ARCHIVED, COMPACTION, UPKEEP, Kind
+from mailserver.handoff.kinds import ARCHIVED, COMPACTION, UPKEEP, RecordKind
 from mailserver.handoff.last_run import ENDS, Compaction, CompactionState
-from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.handoff.last_upkeep import LastUpkeep, Task
 
 _PRUNING_LIMIT_S = 60.0
 """A batch of deletions that takes longer means that the mailserver hangs, or was stopped in the middle of it."""
@@ -40,11 +40,11 @@ _PRUNING_LIMIT_S = 60.0
 _T = TypeVar("_T")
 
 
-def _read(file: Path, kind: Kind[_T]) -> _T | None:
+def _read(file: Path, kind: RecordKind[_T]) -> _T | None:
     return read_record(file, kind.decode, version=kind.version, what=kind.what, error=kind.error)
 
 
-def _write(file: Path, kind: Kind[_T], value: _T, mode: int = PRIVATE_FILE) -> None:
+def _write(file: Path, kind: RecordKind[_T], value: _T, mode: int = PRIVATE_FILE) -> None:
     write_atomically(file, kind.text(value), mode)
 
 
@@ -192,7 +192,7 @@ def upkeep_file(store: Path, task: Task) -> Path:
     return store.with_name(f"{store.name}-{task.value}.json")
 
 
-def read_upkeep(store: Path, task: Task) -> Upkeep | None:
+def read_upkeep(store: Path, task: Task) -> LastUpkeep | None:
     """Read the record beside a store; None if there is none.
 
     Raises:
@@ -201,7 +201,7 @@ def read_upkeep(store: Path, task: Task) -> Upkeep | None:
     return _read(upkeep_file(store, task), UPKEEP[task])
 
 
-def write_upkeep(store: Path, task: Task, upkeep: Upkeep) -> None:
+def write_upkeep(store: Path, task: Task, upkeep: LastUpkeep) -> None:
     """Write the record beside a store: complete, or as it was.
 
     Raises:
@@ -210,7 +210,7 @@ def write_upkeep(store: Path, task: Task, upkeep: Upkeep) -> None:
     _write(upkeep_file(store, task), UPKEEP[task], upkeep, 0o644)
 
 
-def last_upkeep(store: Path, task: Task) -> tuple[CompactionState, Upkeep | None]:
+def last_upkeep(store: Path, task: Task) -> tuple[CompactionState, LastUpkeep | None]:
     """The state of the last run of a task, and its record.
 
     Raises:
@@ -272,6 +272,6 @@ class SqliteHandoff:
         """The state of the last run of the compaction, and its record."""
         return await asyncio.to_thread(last_run, self._store)
 
-    async def last_upkeep(self, task: Task) -> tuple[CompactionState, Upkeep | None]:
+    async def last_upkeep(self, task: Task) -> tuple[CompactionState, LastUpkeep | None]:
         """The state of the last merge, or verification, and its record."""
         return await asyncio.to_thread(last_upkeep, self._store, task)

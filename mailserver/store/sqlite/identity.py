@@ -22,14 +22,14 @@ from mailserver.store.sqlite.schema import IDENTITY_BYTES, MISSED_UNTIL, NEWEST
 log = logging.getLogger(__name__)
 
 
-class Known(NamedTuple):
+class KnownStore(NamedTuple):
     """What is known of a store: its identity, and the newest number of a row that was ever seen in it."""
 
     identity: str
     seq: int
 
 
-NOTHING_KNOWN = Known("", 0)
+NOTHING_KNOWN = KnownStore("", 0)
 
 
 class Identified(NamedTuple):
@@ -46,7 +46,7 @@ def newest_seq(connection: sqlite3.Connection) -> int:
     return int(newest)
 
 
-def identify(connection: sqlite3.Connection, path: Path, known: Known = NOTHING_KNOWN) -> Identified:
+def identify(connection: sqlite3.Connection, path: Path, known: KnownStore = NOTHING_KNOWN) -> Identified:
     """Give a store an identity of its own if it has none, as a backup, or went back to before what is known of it.
 
     Raises:
@@ -61,7 +61,7 @@ def identify(connection: sqlite3.Connection, path: Path, known: Known = NOTHING_
     return Identified(identity, newest, went_back)
 
 
-def _forget(connection: sqlite3.Connection, path: Path, newest: int, known: Known) -> bool:
+def _forget(connection: sqlite3.Connection, path: Path, newest: int, known: KnownStore) -> bool:
     """Take its identity from a store that went back: from then on, it is as a backup. Return whether it did."""
     row = connection.execute("SELECT id FROM identity").fetchone()
     if row is None:

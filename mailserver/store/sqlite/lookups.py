@@ -12,12 +12,12 @@ from typing import Protocol
 
 from mailserver.store.engine import work
 from mailserver.store.engine.keys import Keys
-from mailserver.store.engine.lookups import Day, Pair, Range
+from mailserver.store.engine.lookups import Day, Pair, PlaceRange
 from mailserver.store.sqlite.packing import SLOTS, PackedKeys, numbers, packed_bytes, packed_numbers, slots_for
 from mailserver.waku.envelope import TOPIC_BYTES
 
 
-class Connection(Protocol):
+class ReadConnection(Protocol):
     """What statements are run on: some read-only connection.
 
     Each statement runs in a read transaction of its own. None stays open while a client takes its time: the WAL could
@@ -105,17 +105,17 @@ _TOPICS = {slots: _topics(slots) for slots in SLOTS}
 class Lookups:
     """A `store.engine.lookups.Lookups`, which says what each method does. `work` is what they have taken so far."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ReadConnection) -> None:
         self.work = 0
         self._connection = connection
 
-    async def by_time(self, within: Range, rows: int) -> Keys:
+    async def by_time(self, within: PlaceRange, rows: int) -> Keys:
         """Find the first `rows` envelopes of a range."""
         keys = PackedKeys(*await self._run(_KEYS_BY_TIME, (*within, rows), work.STATEMENT + rows * work.ROW)).unpack()
         self._give_back((rows - len(keys)) * work.ROW)
         return keys
 
-    async def by_time_with_topics(self, within: Range, rows: int) -> tuple[PackedKeys, bytes]:
+    async def by_time_with_topics(self, within: PlaceRange, rows: int) -> tuple[PackedKeys, bytes]:
         """Find the first `rows` envelopes of a range, and their topics, one after the other."""
         most = work.STATEMENT + rows * work.ROW
         *packed, topics = await self._run(_KEYS_AND_TOPICS_BY_TIME, (*within, rows), most)
@@ -154,7 +154,7 @@ class Lookups:
         self._give_back((count - len(topics) // TOPIC_BYTES) * work.TOPIC)
         return partial(numbers, days), topics
 
-    async def of_pairs(self, pairs: Sequence[Pair], within: Range, rows: int) -> tuple[Keys, int]:
+    async def of_pairs(self, pairs: Sequence[Pair], within: PlaceRange, rows: int) -> tuple[Keys, int]:
         """Find all envelopes of the first of these pairs; return them, and of how many pairs they are.
 
         A pair of which there are too many for `rows` ends it, and has none among them.
@@ -177,7 +177,7 @@ class Lookups:
         self._give_back((len(pairs) - last - 1) * work.PAIR)
         return Keys.of([*compress(keys, [slot < last for slot in slots_found])]), last
 
-    async def of_pair(self, pair: Pair, within: Range, rows: int) -> Keys:
+    async def of_pair(self, pair: Pair, within: PlaceRange, rows: int) -> Keys:
         """Find the first `rows` envelopes of one pair."""
         least = work.STATEMENT + work.PAIR
         most = least + rows * work.ROW

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mailserver.store.engine import work
-from mailserver.store.engine.id_access import RowName, State, Walked
+from mailserver.store.engine.id_access import IndexMark, RowName, WalkedRows
 from mailserver.store.engine.id_sums import ID_BYTES
 from mailserver.store.engine.keys import pieces
-from mailserver.store.engine.lookups import Range
+from mailserver.store.engine.lookups import PlaceRange
 from mailserver.store.engine.message_ids import StoredMessageIds
 from mailserver.store.engine.snapshots import SnapshotReader
 from mailserver.store.interface import Payer
@@ -105,15 +105,15 @@ class SqliteIdAccess:
         ((network_topic, until_seq, goal),) = await self._reader.run(_GOAL, (), work.STATEMENT)
         return network_topic, until_seq, goal
 
-    async def arrived(self, within: Range, after: int, rows: int) -> Walked:
+    async def arrived(self, within: PlaceRange, after: int, rows: int) -> WalkedRows:
         """Look at the next rows in the order of arrival."""
         most = work.STATEMENT + rows * work.ROW
         ((walked, last, *packed, topics),) = await self._reader.run(_ARRIVED, (*within * 3, after, rows), most)
         self.correct((walked - rows) * work.ROW)
         seqs, created = map(numbers, packed)
-        return Walked(walked, last, seqs, seqs, created, topics or b"")
+        return WalkedRows(walked, last, seqs, seqs, created, topics or b"")
 
-    async def of_ids(self, places: Sequence[tuple[int, bytes]]) -> tuple[State, Mapping[bytes, RowName]]:
+    async def of_ids(self, places: Sequence[tuple[int, bytes]]) -> tuple[IndexMark, Mapping[bytes, RowName]]:
         """Which of these ids are indexed, and their rows."""
         slots = slots_for(len(places))
         parameters: list[object] = [value for place in places for value in place]
@@ -124,7 +124,7 @@ class SqliteIdAccess:
 
     async def walk(
         self, after: tuple[int, bytes], end: int, rows: int
-    ) -> tuple[State, int | None, bytes, Sequence[RowName]]:
+    ) -> tuple[IndexMark, int | None, bytes, Sequence[RowName]]:
         """The next ids behind a place."""
         most = work.STATEMENT + rows * work.ROW
         ((network_topic, until_seq, last, packed, seqs),) = await self._reader.run(_WALK, (*after, end, rows), most)
@@ -132,7 +132,7 @@ class SqliteIdAccess:
         self.correct((len(found) - rows) * work.ROW)
         return (network_topic, until_seq), last, packed or b"", found
 
-    def state_in(self, reader: SnapshotReader) -> State:
+    def state_in(self, reader: SnapshotReader) -> IndexMark:
         """The state of the index at the moment of a snapshot."""
         network_topic, until_seq = reader.read(f"SELECT {STATE}")
         return network_topic, until_seq

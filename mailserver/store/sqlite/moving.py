@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from mailserver.errors import StoreError
 from mailserver.store.engine.index_state import IndexState
 from mailserver.store.message_ids import MessageIds
-from mailserver.store.moving import Place, ReadRow, ReadRows
+from mailserver.store.moving import ReadRow, ReadRows, SourcePlace
 from mailserver.store.sqlite.connections import connect_follower
 from mailserver.store.sqlite.damage import explain
 from mailserver.store.sqlite.failures import StoreFailures
@@ -25,7 +25,7 @@ from mailserver.store.sqlite.read_only import check_header
 from mailserver.store.sqlite.reader_pool import open_readers
 from mailserver.store.sqlite.snapshots import open_snapshots
 from mailserver.store.sqlite.store import open_store
-from mailserver.store.sqlite.worker import Worker
+from mailserver.store.sqlite.worker import ConnectionThread
 
 INDEX_POLL_S = 0.2
 """How often to look whether the daemon has indexed more."""
@@ -44,7 +44,7 @@ T = TypeVar("T")
 class SqliteMoveSource:
     """A `store.moving.MoveSource`. Made by `open_source`."""
 
-    def __init__(self, path: Path, worker: Worker, presence: Presence, message_ids: MessageIds) -> None:
+    def __init__(self, path: Path, worker: ConnectionThread, presence: Presence, message_ids: MessageIds) -> None:
         self._path = path
         self._worker = worker
         self._presence = presence
@@ -68,7 +68,7 @@ class SqliteMoveSource:
         """Nothing that was created later than this was ever pruned."""
         return int(await self._value("SELECT pruned FROM removed"))
 
-    async def after(self, place: Place, limit: int, max_bytes: int) -> ReadRows:
+    async def after(self, place: SourcePlace, limit: int, max_bytes: int) -> ReadRows:
         """Read the first rows after a place."""
         return await self._run(partial(_read, after=int(place), limit=limit, max_bytes=max_bytes))
 
@@ -96,7 +96,7 @@ def _read(connection: sqlite3.Connection, after: int, limit: int, max_bytes: int
     # SQLite reads a row when it is fetched: no more than are wanted.
     with contextlib.closing(connection.execute(_ROWS, (after, limit))) as cursor:
         for seq, *columns, size in cursor:
-            rows.append(ReadRow(Place(seq), columns))
+            rows.append(ReadRow(SourcePlace(seq), columns))
             total += size
             if total >= max_bytes:
                 return ReadRows(rows, is_all=False)
@@ -121,7 +121,7 @@ async def open_source(path: Path, network_topic: str, *, is_alone: bool) -> Asyn
         else:
             message_ids = await stack.enter_async_context(_open_ids(path, network_topic))
         presence = Presence(path)
-        worker = await Worker.start(partial(_connect, path), "store-move")
+        worker = await ConnectionThread.start(partial(_connect, path), "store-move")
         stack.push_async_callback(worker.close)
         yield SqliteMoveSource(path, worker, presence, message_ids)
 

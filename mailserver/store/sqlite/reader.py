@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mailserver.store.engine import work
 from mailserver.store.engine.keys import Keys, pieces
 from mailserver.store.interface import Raws
-from mailserver.store.sqlite.lookups import Connection
+from mailserver.store.sqlite.lookups import ReadConnection
 from mailserver.store.sqlite.packing import SLOTS, numbers, packed_bytes, packed_numbers, slots_for
 from mailserver.store.sqlite.schema import HASH_PREFIX_BYTES
 
@@ -41,7 +41,7 @@ So even if all are that long, no more than so many times the wanted bytes are re
 class RowReader:
     """Reads rows by short statements, however many are asked for and whatever the store holds."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ReadConnection) -> None:
         self._connection = connection
 
     def rows_of(self, keys: Keys) -> "array[int]":

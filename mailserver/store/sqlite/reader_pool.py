@@ -85,7 +85,7 @@ class ReaderPool:
 
 @dataclass(frozen=True, slots=True)
 class PaidReader:
-    """The connections as one payer uses them: a `mailserver.store.sqlite.lookups.Connection`."""
+    """The connections as one payer uses them: a `mailserver.store.sqlite.lookups.ReadConnection`."""
 
     pool: ReaderPool
     payer: Payer = OURSELVES

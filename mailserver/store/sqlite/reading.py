@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mailserver.store.engine.page import KeptKeysPage
-from mailserver.store.engine.search import Search
+from mailserver.store.engine.search import KeySearch
 from mailserver.store.interface import (
     OURSELVES,
     GoesOn,
@@ -79,7 +79,7 @@ class SqliteReading:
     ) -> KeptKeysPage["array[int]"]:
         """Find the first `limit` matches, newest first."""
         readers = PaidReader(self._readers, payer)
-        found = await Search(Lookups(readers), query, limit, goes_on).page()
+        found = await KeySearch(Lookups(readers), query, limit, goes_on).page()
         return KeptKeysPage(found, RowReader(readers))
 
     async def missing(self, envelopes: Sequence[NewEnvelope]) -> list[NewEnvelope]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from mailserver.store.engine.snapshots import Snapshots
 from mailserver.store.sqlite.connections import connect_reader
 from mailserver.store.sqlite.failures import StoreFailures
-from mailserver.store.sqlite.worker import Worker
+from mailserver.store.sqlite.worker import ConnectionThread
 
 
 @contextlib.asynccontextmanager
@@ -21,7 +21,7 @@ async def open_snapshots(path: Path, count: int, failures: StoreFailures) -> Asy
     async with contextlib.AsyncExitStack() as stack:
         workers = []
         for _ in range(count):
-            worker = await Worker.start(partial(connect_reader, path), "store-snapshot")
+            worker = await ConnectionThread.start(partial(connect_reader, path), "store-snapshot")
             stack.push_async_callback(worker.close)
             workers.append(worker)
         snapshots = Snapshots(workers, failures)

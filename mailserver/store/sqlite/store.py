@@ -24,13 +24,13 @@ from mailserver.store.sqlite.damage import explain
 from mailserver.store.sqlite.deletion import delete_batch, give_back_pages
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.id_index import advance, give_up
-from mailserver.store.sqlite.identity import NOTHING_KNOWN, Known, identify
+from mailserver.store.sqlite.identity import NOTHING_KNOWN, KnownStore, identify
 from mailserver.store.sqlite.message_ids import SqliteMessageIds
 from mailserver.store.sqlite.presence import Presence
 from mailserver.store.sqlite.reader_pool import ReaderPool, open_readers
 from mailserver.store.sqlite.reading import READERS, SNAPSHOTS, SqliteReading
 from mailserver.store.sqlite.snapshots import open_snapshots
-from mailserver.store.sqlite.worker import Worker
+from mailserver.store.sqlite.worker import ConnectionThread
 from mailserver.store.sqlite.writer import StoreWriter
 
 T = TypeVar("T")
@@ -152,7 +152,7 @@ class SqliteStore(SqliteReading):
 
 @contextlib.asynccontextmanager
 async def open_store(
-    path: Path, network_topic: str = DEFAULT_NETWORK_TOPIC, *, reindex: bool = False, known: Known = NOTHING_KNOWN
+    path: Path, network_topic: str = DEFAULT_NETWORK_TOPIC, *, reindex: bool = False, known: KnownStore = NOTHING_KNOWN
 ) -> AsyncIterator[SqliteStore]:
     """Open the store at `path`; make or migrate it first if need be. At the end, commit what was put and close.
 
@@ -202,7 +202,7 @@ async def open_store(
         await worker.close(_write_back)
 
 
-async def _asked(worker: Worker, path: Path, read: Callable[[sqlite3.Connection], T]) -> T:
+async def _asked(worker: ConnectionThread, path: Path, read: Callable[[sqlite3.Connection], T]) -> T:
     """What the store says of itself.
 
     Raises:

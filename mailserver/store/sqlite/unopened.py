@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mailserver.errors import StoreError
-from mailserver.store.sqlite.identity import NOTHING_KNOWN, Known, newest_seq
+from mailserver.store.sqlite.identity import NOTHING_KNOWN, KnownStore, newest_seq
 from mailserver.store.sqlite.read_only import open_read_only
 
 BYTES_IN_USE = """
@@ -40,7 +40,7 @@ def read_sizes(path: Path) -> Sizes:
     return Sizes(on_disk, envelopes, received)
 
 
-def read_known(path: Path) -> Known:
+def read_known(path: Path) -> KnownStore:
     """Read which store it is, and the newest number that it ever gave to a row; NOTHING_KNOWN of a backup.
 
     Raises:
@@ -49,7 +49,7 @@ def read_known(path: Path) -> Known:
     try:
         with open_read_only(path) as connection:
             row = connection.execute("SELECT id FROM identity").fetchone()
-            return NOTHING_KNOWN if row is None else Known(str(row[0]), newest_seq(connection))
+            return NOTHING_KNOWN if row is None else KnownStore(str(row[0]), newest_seq(connection))
     except sqlite3.Error as error:
         raise StoreError(f"cannot read the store {path}: {error}") from error
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Worker:
+class ConnectionThread:
     """Does work in the order in which it arrives. Made by `start`."""
 
     def __init__(self, connection: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
@@ -23,7 +23,7 @@ class Worker:
         self._closed = False
 
     @classmethod
-    async def start(cls, connect: Callable[[], sqlite3.Connection], name: str = "store-writer") -> "Worker":
+    async def start(cls, connect: Callable[[], sqlite3.Connection], name: str = "store-writer") -> "ConnectionThread":
         """Start the thread and let it connect. If that fails, the thread ends, and the error is raised here."""
         thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         connecting = thread.submit(connect)

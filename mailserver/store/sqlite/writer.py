@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from mailserver.errors import StoreError
 from mailserver.store.engine.index_wait import INDEX_INTERVAL_S, INDEX_RETRY_S, IndexWait
-from mailserver.store.engine.put_queue import CLOSING, ENDED, GROUP_INTERVAL_S, Part, PutQueue, fail
+from mailserver.store.engine.put_queue import CLOSING, ENDED, GROUP_INTERVAL_S, PutQueue, QueuedPut, fail
 from mailserver.store.engine.snapshots import Snapshots
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.failures import StoreFailures
@@ -20,10 +20,10 @@ from mailserver.store.sqlite.insertion import insert_group
 from mailserver.store.sqlite.log_bound import LogBound, restart_log
 from mailserver.store.sqlite.presence import Presence, StoreLost
 from mailserver.store.sqlite.wal import wal_file
-from mailserver.store.sqlite.worker import Worker
+from mailserver.store.sqlite.worker import ConnectionThread
 
 T = TypeVar("T")
-Job = Callable[[sqlite3.Connection], T]
+WriterJob = Callable[[sqlite3.Connection], T]
 """Work on the writer's connection, in its thread, that leaves no transaction open."""
 
 
@@ -36,12 +36,12 @@ class StoreWriter:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: ConnectionThread,
         path: Path,
         presence: Presence,
         failures: StoreFailures,
         snapshots: Snapshots,
-        index: Job[int] = lambda _: 0,
+        index: WriterJob[int] = lambda _: 0,
         newest: int = 0,
     ) -> None:
         """Write the store at `path`.
@@ -60,7 +60,7 @@ class StoreWriter:
         self._unindexed = 1  # so that the index is looked at
         self._next_index = 0.0
         self._index_wait = IndexWait()
-        self._jobs: deque[tuple[Job[Any], asyncio.Future[Any]]] = deque()
+        self._jobs: deque[tuple[WriterJob[Any], asyncio.Future[Any]]] = deque()
         self._arrived = asyncio.Event()
         self._queue = PutQueue(self._arrived.set)
         self.newest = newest
@@ -79,7 +79,7 @@ class StoreWriter:
         """
         await self._queue.put(envelopes, source, is_live=is_live)
 
-    async def between_commits(self, job: Job[T]) -> T:
+    async def between_commits(self, job: WriterJob[T]) -> T:
         """Run a job before the next group is committed. Once begun it runs to its end, even if its caller is cancelled.
 
         Raises:
@@ -89,7 +89,7 @@ class StoreWriter:
             raise StoreError(CLOSING)
         return await self._queue_job(job)
 
-    def _queue_job(self, job: Job[T]) -> asyncio.Future[T]:
+    def _queue_job(self, job: WriterJob[T]) -> asyncio.Future[T]:
         # Whoever awaits the future must not keep it in a variable: its error would refer to itself by the traceback.
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._jobs.append((job, future))
@@ -222,7 +222,7 @@ class StoreWriter:
             except StoreLost:  # those who wait for the next transaction are told
                 pass
 
-    async def _write(self, work: Job[T]) -> T:
+    async def _write(self, work: WriterJob[T]) -> T:
         """Do some work on the connection, and check before and after it that the store's file is still there.
 
         Raises:
@@ -235,7 +235,7 @@ class StoreWriter:
             self._failures.lost(str(error))
             raise
 
-    async def _do(self, job: Job[T], future: asyncio.Future[T]) -> None:
+    async def _do(self, job: WriterJob[T], future: asyncio.Future[T]) -> None:
         if future.done():  # its caller is gone
             return
         failure: StoreError | None = StoreError(ENDED)  # in case this is cancelled, or fails by a bug of ours
@@ -254,7 +254,7 @@ class StoreWriter:
             if failure is not None:
                 fail(future, failure)
 
-    async def _commit_group(self, group: Sequence[Part]) -> None:
+    async def _commit_group(self, group: Sequence[QueuedPut]) -> None:
         envelopes = list(itertools.chain.from_iterable(part.envelopes for part in group))
         failure: StoreError | None = StoreError(ENDED)  # in case this is cancelled, or fails by a bug of ours
         try:
@@ -280,7 +280,7 @@ class StoreWriter:
                     self.tell(part.envelopes, part.source)
 
 
-def _while_present(presence: Presence, work: Job[T], connection: sqlite3.Connection) -> T:
+def _while_present(presence: Presence, work: WriterJob[T], connection: sqlite3.Connection) -> T:
     presence.check()  # before any write: an operator who rescues the files that are still open gets whole ones
     result = work(connection)
     presence.check()

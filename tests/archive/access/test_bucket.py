@@ -12,8 +12,8 @@ from mailserver.archive.access.bucket import LEASES, READING, BucketFiles, endpo
 from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.access.places import files_of
 from mailserver.archive.archive import Archive
-from mailserver.archive.errors import ArchiveBusy, ArchiveError, ArchiveFault, Unreadable
-from mailserver.archive.files import ReadableFiles, Version
+from mailserver.archive.errors import ArchiveBusy, ArchiveError, ArchiveFault, ArchiveFileUnreadable
+from mailserver.archive.files import FileVersion, ReadableFiles
 from mailserver.archive.holdings import check_day
 from mailserver.archive.reading import catalog as catalog_module
 from mailserver.archive.reading.catalog import Catalog
@@ -179,7 +179,7 @@ async def test_endpoint_that_goes_away_while_records_are_read_is_no_fault_of_the
     class Listed(BucketFiles):
         """S3 is gone as soon as it has listed what there is."""
 
-        def versions(self, directory: str) -> dict[str, Version]:
+        def versions(self, directory: str) -> dict[str, FileVersion]:
             found = super().versions(directory)
             s3.stop()
             return found
@@ -189,7 +189,7 @@ async def test_endpoint_that_goes_away_while_records_are_read_is_no_fault_of_the
 
     with pytest.raises(ArchiveError, match="cannot read") as refused:
         catalog.listing()
-    assert not isinstance(refused.value, Unreadable)
+    assert not isinstance(refused.value, ArchiveFileUnreadable)
 
 
 async def test_bucket_that_is_not_there_is_a_fault(s3: FakeS3) -> None:

@@ -13,7 +13,7 @@ from mailserver.archive.index.layout import (
     HEADER,
     TRAILER,
     Entry,
-    Kind,
+    SectionKind,
     decode_directory,
     decode_head,
     directory_offset,
@@ -25,21 +25,23 @@ from tests.archive.index.indexes import ROWS, fragment
 SOUND = fragment(ROWS, 25)
 HEAD = decode_head(SOUND)
 SECTIONS = {
-    Kind.GROUPS: HEAD.groups.tobytes(),
-    Kind.TOPICS: HEAD.topics.tobytes(),
-    Kind.BLOCKS: HEAD.blocks.tobytes(),
-    Kind.FOOTER: HEAD.footer,
-    Kind.KEYS: bytes(44 * len(ROWS)),
-    Kind.HASHES: bytes(8 * len(ROWS)),
+    SectionKind.GROUPS: HEAD.groups.tobytes(),
+    SectionKind.TOPICS: HEAD.topics.tobytes(),
+    SectionKind.BLOCKS: HEAD.blocks.tobytes(),
+    SectionKind.FOOTER: HEAD.footer,
+    SectionKind.KEYS: bytes(44 * len(ROWS)),
+    SectionKind.HASHES: bytes(8 * len(ROWS)),
 }
 
 
-def with_section(kind: Kind, content: bytes) -> bytes:
+def with_section(kind: SectionKind, content: bytes) -> bytes:
     return encode_fragment((SECTIONS | {kind: content}).items())
 
 
-def with_field(kind: Kind, field: str, number: int, value: int) -> bytes:
-    table = {Kind.GROUPS: HEAD.groups, Kind.TOPICS: HEAD.topics, Kind.BLOCKS: HEAD.blocks}[kind].copy()
+def with_field(kind: SectionKind, field: str, number: int, value: int) -> bytes:
+    table = {SectionKind.GROUPS: HEAD.groups, SectionKind.TOPICS: HEAD.topics, SectionKind.BLOCKS: HEAD.blocks}[
+        kind
+    ].copy()
     table[field][number] = value
     return with_section(kind, table.tobytes())
 
@@ -65,20 +67,20 @@ FIRST_SECTION = 24  # behind magic, version, count, and two lengths
         (edited(FIRST_SECTION + 4, 1), "not where it can be"),
         (edited(FIRST_SECTION + 15, 1), "not where it can be"),
         (edited(FIRST_SECTION, 200), "no section 1"),
-        (with_section(Kind.GROUPS, SECTIONS[Kind.GROUPS][:-1]), "table of a fragment was cut off"),
-        (with_section(Kind.GROUPS, b""), "has no rows"),
-        (with_section(Kind.TOPICS, b""), "has no rows"),
-        (with_section(Kind.BLOCKS, b""), "contradicts itself"),
-        (with_section(Kind.KEYS, bytes(44)), "contradicts itself"),
-        (with_section(Kind.HASHES, bytes(8)), "contradicts itself"),
-        (with_field(Kind.GROUPS, "rows", 1, 0), "contradicts itself"),
-        (with_field(Kind.GROUPS, "rows", 1, 24), "contradicts itself"),
-        (with_field(Kind.GROUPS, "created_min", 0, 2000), "contradicts itself"),
-        (with_field(Kind.TOPICS, "first_row", 0, 1), "contradicts itself"),
-        (with_field(Kind.TOPICS, "first_row", 2, 20), "contradicts itself"),
-        (with_field(Kind.TOPICS, "first_row", 2, 60), "contradicts itself"),
-        (with_field(Kind.TOPICS, "topic", 1, 2), "contradicts itself"),
-        (with_field(Kind.TOPICS, "created_max", 0, 5), "contradicts itself"),
+        (with_section(SectionKind.GROUPS, SECTIONS[SectionKind.GROUPS][:-1]), "table of a fragment was cut off"),
+        (with_section(SectionKind.GROUPS, b""), "has no rows"),
+        (with_section(SectionKind.TOPICS, b""), "has no rows"),
+        (with_section(SectionKind.BLOCKS, b""), "contradicts itself"),
+        (with_section(SectionKind.KEYS, bytes(44)), "contradicts itself"),
+        (with_section(SectionKind.HASHES, bytes(8)), "contradicts itself"),
+        (with_field(SectionKind.GROUPS, "rows", 1, 0), "contradicts itself"),
+        (with_field(SectionKind.GROUPS, "rows", 1, 24), "contradicts itself"),
+        (with_field(SectionKind.GROUPS, "created_min", 0, 2000), "contradicts itself"),
+        (with_field(SectionKind.TOPICS, "first_row", 0, 1), "contradicts itself"),
+        (with_field(SectionKind.TOPICS, "first_row", 2, 20), "contradicts itself"),
+        (with_field(SectionKind.TOPICS, "first_row", 2, 60), "contradicts itself"),
+        (with_field(SectionKind.TOPICS, "topic", 1, 2), "contradicts itself"),
+        (with_field(SectionKind.TOPICS, "created_max", 0, 5), "contradicts itself"),
     ],
 )
 def test_head_that_contradicts_itself_is_refused(data: bytes, cause: str) -> None:
@@ -92,7 +94,7 @@ def test_blocks_out_of_order_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     blocks["prefix"] = (2, 1)
 
     with pytest.raises(ArchiveFault, match="contradicts itself"):
-        decode_head(with_section(Kind.BLOCKS, blocks.tobytes()))
+        decode_head(with_section(SectionKind.BLOCKS, blocks.tobytes()))
 
 
 def test_head_that_is_put_together_again_is_sound() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.index import layout
-from mailserver.archive.index.layout import TRAILER, Kind, decode_head
+from mailserver.archive.index.layout import TRAILER, SectionKind, decode_head
 from mailserver.archive.index.reader import (
     check_header,
     find_row,
@@ -140,7 +140,7 @@ def test_section_of_an_unknown_kind_is_left_out(monkeypatch: pytest.MonkeyPatch)
     known = decode_head(FRAGMENTS["topic_prefix=0/a"])
     data = FRAGMENTS["topic_prefix=0/a"]
     sections_at, one = struct.calcsize("<4sHHQQ"), struct.calcsize("<HHIQQ")
-    footer_at = next(at for at in range(sections_at, sections_at + 6 * one, one) if data[at] == Kind.FOOTER)
+    footer_at = next(at for at in range(sections_at, sections_at + 6 * one, one) if data[at] == SectionKind.FOOTER)
     unknown = data[:footer_at] + struct.pack("<H", 99) + data[footer_at + 2 :]
 
     with pytest.raises(ArchiveFault, match="no section 3"):
@@ -148,13 +148,13 @@ def test_section_of_an_unknown_kind_is_left_out(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(layout, "_PLACES", layout._PLACES | {99: 0})  # noqa: SLF001 - a writer of a later version
     later = layout.encode_fragment(
         [
-            (Kind.GROUPS, known.groups.tobytes()),
+            (SectionKind.GROUPS, known.groups.tobytes()),
             (99, b"ids"),  # type: ignore[list-item]
-            (Kind.TOPICS, known.topics.tobytes()),
-            (Kind.BLOCKS, known.blocks.tobytes()),
-            (Kind.FOOTER, known.footer),
-            (Kind.KEYS, bytes(30 * 44)),
-            (Kind.HASHES, bytes(30 * 8)),
+            (SectionKind.TOPICS, known.topics.tobytes()),
+            (SectionKind.BLOCKS, known.blocks.tobytes()),
+            (SectionKind.FOOTER, known.footer),
+            (SectionKind.KEYS, bytes(30 * 44)),
+            (SectionKind.HASHES, bytes(30 * 8)),
         ]
     )
     monkeypatch.undo()

@@ -10,7 +10,7 @@ import pytest
 
 from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.errors import ArchiveFault
-from mailserver.archive.files import Version
+from mailserver.archive.files import FileVersion
 from mailserver.archive.paths import RECORDS
 from mailserver.archive.reading import reads as reads_module
 from mailserver.archive.reading.catalog import Listing, Period
@@ -55,7 +55,7 @@ class NoticedFolder(FolderFiles):
         super().__init__(folder)
         self.is_listed = threading.Event()
 
-    def versions(self, directory: str) -> dict[str, Version]:
+    def versions(self, directory: str) -> dict[str, FileVersion]:
         self.is_listed.set()
         return super().versions(directory)
 

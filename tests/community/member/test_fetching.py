@@ -13,8 +13,8 @@ from mailserver.communities.formats import PIECE_BYTES, EncodedArchive, TimeRang
 from mailserver.communities.index import SPEC, IndexEntry, entry_of
 from mailserver.community.member import fetching
 from mailserver.community.member.fetching import BATCH_BYTES, CannotFetch, Fetched, Fetcher
-from mailserver.community.member.history import History, open_history, read_overview
-from mailserver.community.member.records import KnownArchive, State
+from mailserver.community.member.history import MemberHistory, open_history, read_overview
+from mailserver.community.member.records import ArchiveState, KnownArchive
 from mailserver.community.member.schema import HISTORY_FILE
 from mailserver.files import make_folder
 from mailserver.torrents.client import TorrentProcess
@@ -35,7 +35,7 @@ EMPTY_WEEK = EncodedArchive(week(6), TOPICS, bytes(PIECE_BYTES), 0, 0)
 @contextlib.asynccontextmanager
 async def fetcher(
     folder: Path, torrents: TorrentProcess, choice: Choice = ALL
-) -> AsyncIterator[tuple[Fetcher, History]]:
+) -> AsyncIterator[tuple[Fetcher, MemberHistory]]:
     make_folder(folder)
     async with open_history(folder / HISTORY_FILE) as history:
         made = Fetcher(NAME, folder, history, torrents, choice, NETWORK_TOPIC, lambda: NOW)
@@ -62,7 +62,7 @@ async def test_whole_history_is_fetched_and_imported(
     assert fetched == Fetched(downloaded=3, imported=3, messages=9)
     assert len(messages_of(tmp_path / "member" / HISTORY_FILE)) == 9
     overview = read_overview(tmp_path / "member" / HISTORY_FILE)
-    assert [archive.state for archive in overview.archives] == [State.IMPORTED] * 3
+    assert [archive.state for archive in overview.archives] == [ArchiveState.IMPORTED] * 3
     assert overview.attempt is not None
     assert overview.attempt.problem is None
     assert not [*(tmp_path / "member" / "downloads").iterdir()]
@@ -109,7 +109,9 @@ async def test_only_the_pieces_of_what_was_chosen_are_fetched(
         archives = (await history.known()).archives
 
     assert seeded.info is not None
-    assert [archive.time_range for archive in archives if archive.state is State.IMPORTED] == [*map(week, expected)]
+    assert [archive.time_range for archive in archives if archive.state is ArchiveState.IMPORTED] == [
+        *map(week, expected)
+    ]
     assert [archive.time_range for archive in archives] == [week(4), week(5), week(6)]
     assert torrent.downloaded_bytes == len(expected) * PIECE_BYTES + seeded.info.index_bytes
 
@@ -179,7 +181,7 @@ async def test_what_was_downloaded_before_a_kill_is_imported_after_it_and_not_fe
             with pytest.raises(asyncio.CancelledError):
                 await member.fetch(uri, quiet)
     states = [archive.state for archive in read_overview(tmp_path / "member" / HISTORY_FILE).archives]
-    assert states == [State.DOWNLOADED] * 2
+    assert states == [ArchiveState.DOWNLOADED] * 2
     assert seeded.info is not None
     await owner.drop(seeded.info.info_hash)
 
@@ -340,7 +342,7 @@ async def test_archive_that_does_not_decode_is_skipped_and_not_fetched_again(
 
     assert (first.downloaded, first.imported, first.refused) == (2, 1, 1)
     assert second == Fetched(downloaded=1, imported=1, messages=1)
-    assert states == [State.IMPORTED, State.REFUSED, State.IMPORTED]
+    assert states == [ArchiveState.IMPORTED, ArchiveState.REFUSED, ArchiveState.IMPORTED]
     assert len([record for record in caplog.records if "archive refused" in record.getMessage()]) == 1
 
 
@@ -380,7 +382,7 @@ async def test_range_of_many_archives_is_imported_bit_by_bit_and_replaced_at_the
     def look(step: str, done: int, total: int | None) -> None:
         if step == "importing":
             overview = read_overview(path)
-            seen.append((sum(each.state is State.IMPORTED for each in overview.archives), overview.unarchived))
+            seen.append((sum(each.state is ArchiveState.IMPORTED for each in overview.archives), overview.unarchived))
             if len(seen) == 2:
                 raise Killed
 
@@ -405,7 +407,7 @@ def test_batches_are_cut_within_a_range() -> None:
             SPEC,
             IndexEntry("", week(4), (), 0, BATCH_BYTES // 2 - (number == 0), 0),
             is_listed=True,
-            state=State.MISSING,
+            state=ArchiveState.MISSING,
         )
         for number in range(6)
     ]

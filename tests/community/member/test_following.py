@@ -14,13 +14,13 @@ from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.communities import links
 from mailserver.communities.channels import Channel, chat_channel, community_id, special_channel
 from mailserver.communities.choosing import Latest
-from mailserver.communities.links import MagnetLink, encode_link
+from mailserver.communities.links import AnnouncedLink, encode_link
 from mailserver.community.member import following
 from mailserver.community.member.fetching import CannotFetch, Fetched, OnProgress
 from mailserver.community.member.following import MAX_CLOCK_AHEAD_MS, MemberSettings, open_member
 from mailserver.community.member.history import read_overview
 from mailserver.community.member.joined import CommunityBusy, Joined, MemberFolder, membership
-from mailserver.community.member.records import State
+from mailserver.community.member.records import ArchiveState
 from mailserver.ids.envelopes import topic_of
 from mailserver.torrents.client import TorrentProcess
 from mailserver.waku.envelope import Envelope
@@ -47,7 +47,7 @@ def now_ms() -> int:
 async def announcement(uri: str, clock: int, key: PrivateKey = OWNER, special: Channel = SPECIAL) -> Envelope:
     """The envelope of a link."""
     assert special.key is not None
-    payload = encode_link(MagnetLink(clock, uri), key)
+    payload = encode_link(AnnouncedLink(clock, uri), key)
     return await seal_envelope(
         payload, special.key, special.topic, ttl=50, min_pow=0.002, now=int(time.time()), signing_key=key
     )
@@ -179,7 +179,7 @@ async def followed(
 
 def imported(folder: MemberFolder) -> int:
     archives = read_overview(folder.history).archives
-    return sum(archive.state is State.IMPORTED for archive in archives)
+    return sum(archive.state is ArchiveState.IMPORTED for archive in archives)
 
 
 async def test_follower_takes_live_links_and_messages(

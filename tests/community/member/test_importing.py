@@ -14,9 +14,9 @@ from mailserver.communities.formats import PIECE_BYTES, CommunityMessage, Encode
 from mailserver.communities.spec_format import padding_field
 from mailserver.community.member.choice import downloaded_ranges
 from mailserver.community.member.downloads import Downloads, content_of
-from mailserver.community.member.history import History, open_history, read_overview
+from mailserver.community.member.history import MemberHistory, open_history, read_overview
 from mailserver.community.member.importing import Loader
-from mailserver.community.member.records import Content, HistoryMessage, ListedArchive, State
+from mailserver.community.member.records import ArchiveState, Content, HistoryMessage, ListedArchive
 from mailserver.community.member.replacing import Replaced
 from mailserver.community.member.schema import HISTORY_FILE
 from mailserver.ids.envelopes import NS, topic_of
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[3]
 class World:
     """A member whose downloads are put there by hand."""
 
-    def __init__(self, folder: Path, history: History) -> None:
+    def __init__(self, folder: Path, history: MemberHistory) -> None:
         self.history, self.folder = history, folder
         self.path = folder / HISTORY_FILE
         self.downloads = Downloads(folder / "downloads")
@@ -59,7 +59,7 @@ class World:
             for time_range, archives in downloaded_ranges([*known.values()]).items()
         ]
 
-    def states(self) -> list[State]:
+    def states(self) -> list[ArchiveState]:
         return [archive.state for archive in read_overview(self.path).archives]
 
 
@@ -80,7 +80,7 @@ async def test_archives_of_the_specification_are_unwrapped(world: World) -> None
         FIVE * NS, expired.hash, TOPICS[1], f"{FIVE} expired long ago".encode(), None, b"meta", 1
     )
     assert first.timestamp == (FIVE - 1) * NS
-    assert world.states() == [State.IMPORTED] * 2
+    assert world.states() == [ArchiveState.IMPORTED] * 2
 
 
 async def test_deployed_archives_are_unwrapped(world: World) -> None:
@@ -103,7 +103,7 @@ async def test_empty_week_is_imported(world: World) -> None:
     (done,) = await world.import_all()
 
     assert [*done.imported.values()] == [0]
-    assert world.states() == [State.IMPORTED]
+    assert world.states() == [ArchiveState.IMPORTED]
 
 
 async def test_restart_between_download_and_import_loses_nothing(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ async def test_archive_that_is_not_as_the_index_says_is_refused_and_leaves_nothi
 
     await world.import_all()
 
-    assert sorted(world.states(), key=str) == [State.IMPORTED, State.REFUSED]
+    assert sorted(world.states(), key=str) == [ArchiveState.IMPORTED, ArchiveState.REFUSED]
     assert len(messages_of(world.path)) == 1
     refused = next(archive for archive in read_overview(world.path).archives if archive.refused)
     assert refused.refused is not None
@@ -175,7 +175,7 @@ async def test_archive_with_a_message_of_elsewhere_is_refused(
     await world.import_all()
 
     (archive,) = read_overview(world.path).archives
-    assert archive.state is State.REFUSED
+    assert archive.state is ArchiveState.REFUSED
     assert archive.refused is not None
     assert reason in archive.refused
 
@@ -188,7 +188,7 @@ async def test_download_that_changed_on_the_disk_is_fetched_again(world: World) 
     (done,) = await world.import_all()
 
     assert done.lost == [content]
-    assert world.states() == [State.MISSING]
+    assert world.states() == [ArchiveState.MISSING]
 
 
 async def test_download_that_is_gone_is_fetched_again(world: World) -> None:
@@ -228,8 +228,8 @@ async def test_kill_amidst_an_import_leaves_all_of_it_or_nothing(tmp_path: Path)
 
     async with open_history(tmp_path / HISTORY_FILE) as history:
         world = World(tmp_path, history)
-        assert world.states() == [State.DOWNLOADED] * 2
+        assert world.states() == [ArchiveState.DOWNLOADED] * 2
         await world.import_all()
 
         assert [message.timestamp // NS for message in messages_of(world.path)] == [FIVE, FIVE + 1]
-        assert world.states() == [State.IMPORTED] * 2
+        assert world.states() == [ArchiveState.IMPORTED] * 2

@@ -10,7 +10,7 @@ from mailserver.catchup.page_rules import SourceLies
 from mailserver.catchup.ranges import LATE_S
 from mailserver.catchup.request_pow import RequestTooDear
 from mailserver.codec.keys import Enode
-from mailserver.community.member.history import History, open_history
+from mailserver.community.member.history import MemberHistory, open_history
 from mailserver.community.member.mailserver import HISTORY_S, Mailserver
 from mailserver.community.member.schema import HISTORY_FILE
 from mailserver.errors import ConnectionLost
@@ -27,7 +27,7 @@ MONTH = make_envelopes(90, step_s=DAY // 3)
 
 
 @pytest.fixture
-async def history(tmp_path: Path) -> AsyncIterator[History]:
+async def history(tmp_path: Path) -> AsyncIterator[MemberHistory]:
     async with open_history(tmp_path / HISTORY_FILE) as opened:
         yield opened
 
@@ -35,7 +35,7 @@ async def history(tmp_path: Path) -> AsyncIterator[History]:
 class Asking:
     """A mailserver that is asked, and what it has given. `now`: the present."""
 
-    def __init__(self, history: History, enode: Enode, topics: Collection[Topic] = (NEWS,)) -> None:
+    def __init__(self, history: MemberHistory, enode: Enode, topics: Collection[Topic] = (NEWS,)) -> None:
         self.taken: list[Envelope] = []
         self.now = NOW
         self.mailserver = Mailserver(
@@ -47,7 +47,7 @@ class Asking:
 
 
 @pytest.mark.parametrize("like_go", [False, True], ids=["ours", "go"])
-async def test_last_thirty_days_are_asked_for_the_newest_first(history: History, *, like_go: bool) -> None:
+async def test_last_thirty_days_are_asked_for_the_newest_first(history: MemberHistory, *, like_go: bool) -> None:
     long_ago = make_envelopes(1, first=31, step_s=DAY)
     async with serving(Archive([*MONTH, *long_ago], like_go=like_go, max_limit=2)) as server:
         asking = Asking(history, server.enode)
@@ -58,7 +58,7 @@ async def test_last_thirty_days_are_asked_for_the_newest_first(history: History,
     assert all(request.interest.topics == {NEWS} for request in server.requests)
 
 
-async def test_what_was_asked_for_is_not_asked_for_again(history: History) -> None:
+async def test_what_was_asked_for_is_not_asked_for_again(history: MemberHistory) -> None:
     async with serving(Archive(MONTH)) as server:
         await Asking(history, server.enode).mailserver.ask_once()
         before = len(server.requests)
@@ -74,7 +74,7 @@ async def test_what_was_asked_for_is_not_asked_for_again(history: History) -> No
         assert min(request.lower for request in server.requests[before:]) == NOW - HISTORY_S
 
 
-async def test_asking_goes_on_where_the_connection_ended(history: History) -> None:
+async def test_asking_goes_on_where_the_connection_ended(history: MemberHistory) -> None:
     archive = Archive(MONTH)
 
     async def answer(asked: Asked) -> None:
@@ -93,7 +93,7 @@ async def test_asking_goes_on_where_the_connection_ended(history: History) -> No
     assert {*asking.taken} == {*MONTH}
 
 
-async def test_follower_connects_again_and_says_why_it_had_to(history: History) -> None:
+async def test_follower_connects_again_and_says_why_it_had_to(history: MemberHistory) -> None:
     archive = Archive(MONTH)
 
     async def answer(asked: Asked) -> None:
@@ -113,7 +113,7 @@ async def test_follower_connects_again_and_says_why_it_had_to(history: History) 
     assert asking.taken == MONTH
 
 
-async def test_page_that_is_too_long_is_asked_for_again_in_smaller_parts(history: History) -> None:
+async def test_page_that_is_too_long_is_asked_for_again_in_smaller_parts(history: MemberHistory) -> None:
     long = make_large_envelopes(100, 100_000)  # 10 MB: more than a page may have
 
     async with serving(Archive(long)) as server:
@@ -125,7 +125,7 @@ async def test_page_that_is_too_long_is_asked_for_again_in_smaller_parts(history
     assert server.visits == 3
 
 
-async def test_pages_that_lead_nowhere_end_it(history: History) -> None:
+async def test_pages_that_lead_nowhere_end_it(history: MemberHistory) -> None:
     async def answer(asked: Asked) -> None:
         asked.give(MONTH[:1])
         asked.complete(Cursor(*place(MONTH[0])))
@@ -135,7 +135,7 @@ async def test_pages_that_lead_nowhere_end_it(history: History) -> None:
             await Asking(history, server.enode).mailserver.ask_once()
 
 
-async def test_mailserver_that_wants_too_much_work_is_not_asked(history: History) -> None:
+async def test_mailserver_that_wants_too_much_work_is_not_asked(history: MemberHistory) -> None:
     status = STATUS.__class__(pow_requirement=50.0, bloom=STATUS.bloom, light_node=False, confirmations=True)
 
     async with serving(Archive(MONTH), status=status) as server:
@@ -145,7 +145,7 @@ async def test_mailserver_that_wants_too_much_work_is_not_asked(history: History
     assert server.requests == []
 
 
-async def test_what_was_not_asked_for_is_left_out(history: History) -> None:
+async def test_what_was_not_asked_for_is_left_out(history: MemberHistory) -> None:
     async def answer(asked: Asked) -> None:
         asked.give([*make_envelopes(1, topic=SPORT), *make_envelopes(1, first=40, step_s=DAY)])
         asked.complete()

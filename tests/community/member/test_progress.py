@@ -4,26 +4,26 @@ from collections.abc import Container
 
 from mailserver.communities.channels import id_text
 from mailserver.communities.index import SPEC
-from mailserver.communities.links import MagnetLink
-from mailserver.communities.progress import CommunityProgress, Role, Week
+from mailserver.communities.links import AnnouncedLink
+from mailserver.communities.progress import CommunityProgress, CommunityRole, Week
 from mailserver.community.member.progress import joined_progress
-from mailserver.community.member.records import KnownArchive, State
+from mailserver.community.member.records import ArchiveState, KnownArchive
 from mailserver.torrents.statistics import TorrentTraffic
 from tests.community.member.test_following import COMMUNITY
 from tests.community.member.worlds import content, listed, week
 
 
-def archive(name: str, number: int, state: State, *, is_listed: bool = True) -> KnownArchive:
+def archive(name: str, number: int, state: ArchiveState, *, is_listed: bool = True) -> KnownArchive:
     return KnownArchive(content(name), SPEC, listed(name, number).entry, is_listed, state)
 
 
 ARCHIVES = (
-    archive("a", 5, State.IMPORTED),
-    archive("b", 5, State.IMPORTED),
-    archive("c", 6, State.IMPORTED),
-    archive("d", 6, State.REFUSED),
-    archive("e", 7, State.DOWNLOADED),
-    archive("f", 8, State.MISSING, is_listed=False),
+    archive("a", 5, ArchiveState.IMPORTED),
+    archive("b", 5, ArchiveState.IMPORTED),
+    archive("c", 6, ArchiveState.IMPORTED),
+    archive("d", 6, ArchiveState.REFUSED),
+    archive("e", 7, ArchiveState.DOWNLOADED),
+    archive("f", 8, ArchiveState.MISSING, is_listed=False),
 )
 
 
@@ -31,7 +31,7 @@ def progress_of(*archives: KnownArchive, offered: Container[int] | None = range(
     return joined_progress(
         COMMUNITY,
         archives,
-        link=MagnetLink(5500, "magnet:?a"),
+        link=AnnouncedLink(5500, "magnet:?a"),
         offered=offered,
         traffic=TorrentTraffic(peers=2, uploaded_bytes=5, downloaded_bytes=6),
         problem="",
@@ -60,7 +60,7 @@ def test_week_that_is_here_and_not_in_the_torrent_is_not_seeded() -> None:
 def test_rest_is_told_as_it_is() -> None:
     progress = progress_of(*ARCHIVES)
 
-    assert (progress.id, progress.role, progress.late_weeks) == (id_text(COMMUNITY), Role.MEMBER, None)
+    assert (progress.id, progress.role, progress.late_weeks) == (id_text(COMMUNITY), CommunityRole.MEMBER, None)
     assert (progress.announced_at, progress.is_seeding) == (5.5, True)
     assert (progress.peers, progress.uploaded, progress.downloaded) == (2, 5, 6)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mailserver.communities.formats import PIECE_BYTES, TimeRange
 from mailserver.communities.index import SPEC, IndexEntry
-from mailserver.community.member.history import History, read_messages
+from mailserver.community.member.history import MemberHistory, read_messages
 from mailserver.community.member.records import Content, HistoryMessage, ListedArchive
 from mailserver.ids.envelopes import NS
 
@@ -40,7 +40,7 @@ def listed(name: str, number: int, topics: tuple[str, ...] = (TOPIC,)) -> Listed
 
 
 async def import_week(
-    history: History, number: int, archives: Mapping[str, Sequence[HistoryMessage]], also: Iterable[str] = ()
+    history: MemberHistory, number: int, archives: Mapping[str, Sequence[HistoryMessage]], also: Iterable[str] = ()
 ) -> None:
     """List, download and import archives of one week. `also`: names of what is listed, and not downloaded."""
     await history.list_archives([listed(name, number) for name in (*archives, *also)])

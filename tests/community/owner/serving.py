@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mailserver.client.sealing import open_envelope
 from mailserver.communities.channels import special_channel
-from mailserver.communities.links import MagnetLink, open_link
+from mailserver.communities.links import AnnouncedLink, open_link
 from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.owner.appending import append, read_made
 from mailserver.community.owner.folders import CommunityFolder
@@ -34,7 +34,7 @@ class Serving:
     torrents: TorrentProcess
     heard: list[Envelope]
 
-    def links(self, folder: CommunityFolder) -> list[MagnetLink]:
+    def links(self, folder: CommunityFolder) -> list[AnnouncedLink]:
         """The links that were announced in a community's special channel, in order."""
         channel = special_channel(folder.id)
         assert channel.key is not None
@@ -44,7 +44,7 @@ class Serving:
             if each.topic == channel.topic
         ]
 
-    async def until_announced(self, folder: CommunityFolder, count: int) -> list[MagnetLink]:
+    async def until_announced(self, folder: CommunityFolder, count: int) -> list[AnnouncedLink]:
         """Look until so many links of a community were heard."""
         await self.owners.look()
         await until(lambda: len(self.links(folder)) >= count)
@@ -74,7 +74,7 @@ async def held_by(owned: OwnedCommunity) -> int:
     return await owned.holdings.count()
 
 
-def info_hash_of(link: MagnetLink) -> bytes:
+def info_hash_of(link: AnnouncedLink) -> bytes:
     """The torrent that a link names."""
     return magnet.MagnetLink.decode(link.uri).info_hash
 

@@ -22,7 +22,7 @@ from mailserver.community.owner.record import CommunityError, new_community
 from mailserver.errors import DecodeError
 from mailserver.files import write_whole
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
-from mailserver.waku.payload import Opened
+from mailserver.waku.payload import OpenedPayload
 from tests.community.owner.samples import OWNER, archives_of, garden, made_in, sealed, week
 from tests.properties import settings
 
@@ -201,7 +201,7 @@ def test_ids_of_opened_messages_are_those_of_their_envelopes(tmp_path: Path) -> 
     community = new_community("Old", DEPLOYED, DEFAULT_NETWORK_TOPIC, 0)
     folder = create(tmp_path, community, OWNER)
     envelope = sealed(week(0).lower)
-    message = deployed_format.message_of(envelope, Opened(b"hello", None, b""))
+    message = deployed_format.message_of(envelope, OpenedPayload(b"hello", None, b""))
     (encoded,) = community.format.encode_archives(week(0), [message.content_topic], [message])
     append(folder, community.format, Made(), [NewArchive(encoded, envelope.hash()[:16])])
     kept = folder.ids.read_bytes()

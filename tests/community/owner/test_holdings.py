@@ -8,7 +8,7 @@ import pytest
 
 from mailserver.communities.formats import TimeRange
 from mailserver.community.owner import holdings as module
-from mailserver.community.owner.holdings import Held, Progress, open_holdings
+from mailserver.community.owner.holdings import HeldEnvelope, StoreProgress, open_holdings
 from mailserver.errors import StoreError
 from mailserver.store.arrivals import ArrivedEnvelope
 from mailserver.store.message_ids import Arrival
@@ -63,14 +63,14 @@ async def test_range_is_asked_for_what_was_created_in_it(tmp_path: Path) -> None
 async def test_following_goes_on_after_a_restart_and_begins_anew_with_another_store(tmp_path: Path) -> None:
     path = tmp_path / "community.db"
     async with open_holdings(path) as holdings:
-        assert holdings.progress == Progress("", Arrival(0))
+        assert holdings.progress == StoreProgress("", Arrival(0))
         await holdings.begin_anew("one")
         await holdings.take(arrived([sealed(1)]), Arrival(7), TOPICS, 5)
     async with open_holdings(path) as holdings:
-        assert holdings.progress == Progress("one", Arrival(7))
+        assert holdings.progress == StoreProgress("one", Arrival(7))
         await holdings.begin_anew("two")
     async with open_holdings(path) as holdings:
-        assert holdings.progress == Progress("two", Arrival(0))
+        assert holdings.progress == StoreProgress("two", Arrival(0))
         assert await holdings.count() == 1
 
 
@@ -90,16 +90,18 @@ async def test_only_what_is_old_and_may_go_is_removed(tmp_path: Path, monkeypatc
     envelopes = [sealed(100 + number // 2, number) for number in range(10)]
     async with open_holdings(tmp_path / "community.db") as holdings:
         await holdings.take(arrived(envelopes), Arrival(10), TOPICS, 5)
-        asked: list[Held] = []
+        asked: list[HeldEnvelope] = []
 
-        def is_removable(held: Held) -> bool:
+        def is_removable(held: HeldEnvelope) -> bool:
             asked.append(held)
             return held.created != 101
 
         removed = await holdings.remove(104, is_removable)
 
         assert removed == 6
-        assert sorted(asked) == sorted(Held(each.created, GARDEN, each.hash()[:16], 5) for each in envelopes[:8])
+        assert sorted(asked) == sorted(
+            HeldEnvelope(each.created, GARDEN, each.hash()[:16], 5) for each in envelopes[:8]
+        )
         assert await holdings.remove(104, lambda held: True) == 2
 
     assert [row[0] for row in rows(tmp_path / "community.db")] == [104, 104]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mailserver.communities.index import IndexEntry
-from mailserver.communities.progress import CommunityProgress, Role, Week
+from mailserver.communities.progress import CommunityProgress, CommunityRole, Week
 from mailserver.community.owner.announcing import Announced
 from mailserver.community.owner.folders import CommunityFolder
 from mailserver.community.owner.progress import owned_progress
@@ -84,7 +84,7 @@ def test_week_was_fetched_as_often_as_the_least_of_the_pieces_of_its_archives(fo
 def test_rest_is_told_as_it_is(folder: CommunityFolder) -> None:
     progress = progress_of(folder, seeded=4, announced=4)
 
-    assert (progress.id, progress.role, progress.archives) == (folder.path.name, Role.OWNER, {})
+    assert (progress.id, progress.role, progress.archives) == (folder.path.name, CommunityRole.OWNER, {})
     assert (progress.late_weeks, progress.announced_at, progress.problem) == (3, 77.0, "the disk is full")
     assert (progress.peers, progress.uploaded, progress.downloaded) == (2, 5, 6)
 

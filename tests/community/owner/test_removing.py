@@ -5,7 +5,7 @@ import pytest
 from mailserver.communities import index
 from mailserver.communities.formats import PIECE_BYTES
 from mailserver.communities.index import IndexEntry
-from mailserver.community.owner.holdings import Held
+from mailserver.community.owner.holdings import HeldEnvelope
 from mailserver.community.owner.removing import Removal
 from mailserver.waku.envelope import Topic
 from tests.community.owner.samples import ATTIC, GARDEN, KITCHEN, channel, garden, week
@@ -22,7 +22,7 @@ def entries(*weeks: int) -> list[IndexEntry]:
 
 def may_go(created: int, received: int, *, key: bytes = OTHER_KEY, topic: Topic = GARDEN) -> bool:
     """Of a community with archives of the weeks 2 and 4."""
-    return Removal(COMMUNITY, entries(2, 4), {KEY}).may_go(Held(created, topic, key, received))
+    return Removal(COMMUNITY, entries(2, 4), {KEY}).may_go(HeldEnvelope(created, topic, key, received))
 
 
 NOW = week(6).lower
@@ -45,7 +45,7 @@ def test_what_no_archive_took_may_go_unless_one_may_still_take_it(created: int, 
 
 def test_what_no_run_has_looked_at_yet_stays() -> None:
     assert not may_go(5, received=week(4).upper)
-    assert not Removal(COMMUNITY, [], ()).may_go(Held(5, GARDEN, KEY, 5))
+    assert not Removal(COMMUNITY, [], ()).may_go(HeldEnvelope(5, GARDEN, KEY, 5))
 
 
 def test_what_an_archive_has_or_no_channel_holds_may_go() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.store.sqlite.schema import STORE_FILE
-from spark_export.communities import CommunitiesConfig, RangeMade, RangeTask, make_archives_by, make_range
+from spark_export.communities import CommunitiesRun, RangeMade, RangeTask, make_archives_by, make_range
 
 
 def main(data_dir: Path, now: float) -> None:
@@ -18,7 +18,7 @@ def main(data_dir: Path, now: float) -> None:
     def in_order(tasks: Sequence[RangeTask]) -> list[RangeMade]:
         return [make_range(task) for task in tasks]
 
-    config = CommunitiesConfig(data_dir / COMMUNITIES_FOLDER, (data_dir / STORE_FILE,))
+    config = CommunitiesRun(data_dir / COMMUNITIES_FOLDER, (data_dir / STORE_FILE,))
     make_archives_by(in_order, config, None, now=now)
 
 

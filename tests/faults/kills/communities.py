@@ -23,7 +23,7 @@ from mailserver.communities.spec_format import SpecFormat
 from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.member.history import read_known, read_messages
 from mailserver.community.member.joined import Joined, membership
-from mailserver.community.member.records import State
+from mailserver.community.member.records import ArchiveState
 from mailserver.community.owner.appending import read_index, read_next_index
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.sqlite.schema import STORE_FILE
@@ -111,14 +111,14 @@ class OwnerAndMember(Judged):
             fetch += ["--data-dir", str(self.member), "--torrent-listen", "127.0.0.1:0"]
             self._kill([*PROGRAM, *fetch], self._moment_of_member(), "member_killed")
             here = self._states()
-            self.figures["killed_before_import"] += here[State.DOWNLOADED] > 0
+            self.figures["killed_before_import"] += here[ArchiveState.DOWNLOADED] > 0
             done = run_command(*fetch)
         if done.returncode != 0:
             self.blame([f"the next fetch ended with {done.returncode}: {done.stderr}"])
             return
         listed = self._states().total()
         fetched = json.loads(done.stdout)["downloaded"]
-        if fetched > listed - here[State.DOWNLOADED] - here[State.IMPORTED]:
+        if fetched > listed - here[ArchiveState.DOWNLOADED] - here[ArchiveState.IMPORTED]:
             self.blame([f"{fetched} archives were fetched, and {here} were there of {listed}"])
 
     def verify(self) -> None:
@@ -189,7 +189,7 @@ class OwnerAndMember(Judged):
         ]
         return self.rng.choice(choices)()
 
-    def _states(self) -> Counter[State]:
+    def _states(self) -> Counter[ArchiveState]:
         """How many archives the member has in each state."""
         if not self.joined.history.exists() or not size_of(self.joined.history):
             return Counter()

@@ -12,7 +12,7 @@ import uvloop
 
 from mailserver.app.control_call import STATUS, call_daemon
 from mailserver.catchup.ledger import open_ledger
-from mailserver.catchup.ranges import Range, merge
+from mailserver.catchup.ranges import MissingRange, merge
 from mailserver.codec.keys import Enode, PrivateKey
 from mailserver.data_dir.folder import KEY_FILE
 from mailserver.errors import MailserverError
@@ -141,7 +141,7 @@ class Subject(Judged):
             yield str(error)
             return
         # The part that is asked for first is cut off the rest.
-        owed = merge(Range(part.lower, part.upper) for part in ledger.account(NOBODY.node_id).pending)
+        owed = merge(MissingRange(part.lower, part.upper) for part in ledger.account(NOBODY.node_id).pending)
         for what, ranges in (("missed", ledger.missed), ("pending", owed)):
             for since, until in self._down:
                 if not any(part.lower <= since and int(until) <= part.upper for part in ranges):

@@ -12,7 +12,7 @@ from mailserver.communities.spec_format import SpecFormat
 from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.member.downloads import Downloads
 from mailserver.community.member.history import open_history, read_messages
-from mailserver.community.member.records import State
+from mailserver.community.member.records import ArchiveState
 from mailserver.community.owner.appending import read_made, read_published_index
 from mailserver.community.owner.folders import CommunityFolder, owned
 from mailserver.community.owner.publishing import take_next_index
@@ -102,7 +102,7 @@ async def _check_member(member: Path, promised: Sequence[Envelope]) -> None:
         known = await history.known()
     downloads = Downloads(member / DOWNLOADS)
     for each in known.archives:
-        if each.state is State.DOWNLOADED:
+        if each.state is ArchiveState.DOWNLOADED:
             downloads.read(each.content)
     with read_messages(member / HISTORY, ALL_TIMES) as messages:
         held = Counter(message.hash for message in messages)

@@ -15,14 +15,14 @@ from mailserver.community.folder import COMMUNITIES_FOLDER
 from mailserver.community.member.downloads import Downloads, content_of
 from mailserver.community.member.history import open_history
 from mailserver.community.member.importing import Loader
-from mailserver.community.member.records import ListedArchive, State
+from mailserver.community.member.records import ArchiveState, ListedArchive
 from mailserver.community.owner.appending import read_published_index
 from mailserver.community.owner.folders import CommunityFolder, owned
 from mailserver.community.owner.publishing import take_next_index
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.torrents.making import make_torrent
-from spark_export.communities import CommunitiesConfig, RangeMade, RangeTask, make_archives_by, make_range
+from spark_export.communities import CommunitiesRun, RangeMade, RangeTask, make_archives_by, make_range
 from tests.community.member.worlds import NOW
 from tests.community.owner.samples import sealed, week
 
@@ -50,7 +50,7 @@ def archive(owner: Path, number: int) -> None:
     def in_order(tasks: Sequence[RangeTask]) -> list[RangeMade]:
         return [make_range(task) for task in tasks]
 
-    config = CommunitiesConfig(owner / COMMUNITIES_FOLDER, (owner / STORE_FILE,))
+    config = CommunitiesRun(owner / COMMUNITIES_FOLDER, (owner / STORE_FILE,))
     make_archives_by(in_order, config, None, now=week(number).upper + SETTLED_S)
 
 
@@ -64,12 +64,12 @@ async def import_all(folder: CommunityFolder, member: Path) -> None:
         listed = [ListedArchive(content_of(info.hashes_of(entry.pieces)), SPEC, entry) for entry in index.entries]
         await history.list_archives(listed)
         archives = {each.content: each for each in (await history.known()).archives}
-        missing = [each for each in archives.values() if each.state is State.MISSING]
+        missing = [each for each in archives.values() if each.state is ArchiveState.MISSING]
         for each in missing:
             downloads.keep(each.content, folder.data, each.entry.offset, each.entry.size)
         await history.note_downloaded([each.content for each in missing], NOW)
         loader = Loader(downloads, archives, DEFAULT_NETWORK_TOPIC)
-        downloaded = [each for each in archives.values() if each.state is State.DOWNLOADED]  # before a cut
+        downloaded = [each for each in archives.values() if each.state is ArchiveState.DOWNLOADED]  # before a cut
         for each in [*downloaded, *missing]:
             await history.replace(each.time_range, [each.content], loader.load, NOW)
         downloads.clear()

@@ -16,7 +16,7 @@ from mailserver.feed_socket.frames import (
     Join,
     Missed,
     Post,
-    Refusal,
+    PostRefusal,
     Refused,
     Role,
     Stored,
@@ -62,7 +62,7 @@ def frames_seeds() -> Iterator[bytes]:
         Envelopes((first, second)),
         Missed(7),
         Stored(2),
-        Refused(3, Refusal.LOW_POW),
+        Refused(3, PostRefusal.LOW_POW),
     ]
     for frame in of_daemon:
         yield b"\0\x05" + frame.encode()

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from mailserver.errors import DecodeError
 from mailserver.leveldb.batch import decode_batch
-from mailserver.leveldb.entries import MAX_KEY_BYTES, Entry, Order
-from mailserver.leveldb.journal import BLOCK_BYTES, Record, read_journal
+from mailserver.leveldb.entries import MAX_KEY_BYTES, Entry, EntryOrder
+from mailserver.leveldb.journal import BLOCK_BYTES, JournalRecord, read_journal
 from mailserver.leveldb.manifest import Version
 from mailserver.leveldb.table import (
     FOOTER_BYTES,
@@ -22,7 +22,7 @@ from tests.fuzz.target import Target
 from tests.leveldb import writer
 
 ENTRIES = [Entry(b"key%02d" % number, number + 1, None if number % 3 else b"value" * number) for number in range(12)]
-END: Order = (b"\xff" * MAX_KEY_BYTES, 0)
+END: EntryOrder = (b"\xff" * MAX_KEY_BYTES, 0)
 
 MAX_WRITTEN_BYTES = 2 * BLOCK_BYTES
 """A longer journal is not filled up with zeros any more."""
@@ -54,7 +54,7 @@ def fuzz_journal(data: bytes) -> None:
     for piece in read_journal(blocks, may_be_torn=False):
         assert 0 <= piece.at < len(written)
         found += len(piece.content)
-        if isinstance(piece, Record):
+        if isinstance(piece, JournalRecord):
             _check_batch(piece.content)
     assert found <= len(written)
     if is_sound and len(blocks) <= 1:
@@ -99,7 +99,9 @@ def manifest_seeds() -> Iterator[bytes]:
     for name, content in RECORDED.items():
         if name.startswith("MANIFEST"):
             records = [
-                piece.content for piece in read_journal([content], may_be_torn=False) if isinstance(piece, Record)
+                piece.content
+                for piece in read_journal([content], may_be_torn=False)
+                if isinstance(piece, JournalRecord)
             ]
             yield b"".join(len(record).to_bytes(2, "big") + record for record in records if len(record) <= 400)
     record = writer.edit(journal=7, more=writer.new_table(0, 5, 100, ENTRIES) + b"\6\0\5\x09\3\5\1\x09a" + bytes(8))

@@ -11,7 +11,7 @@ from mailserver.codec.keys import NodeId
 from mailserver.errors import DisconnectReason, LocalProtocolError, RemoteProtocolError
 from mailserver.rlpx import p2p
 from mailserver.rlpx.capabilities import Capability
-from mailserver.rlpx.events import BaseMessageReceived, Closed, Event, MessageReceived, Opened
+from mailserver.rlpx.events import BaseMessageReceived, Event, MessageReceived, SessionClosed, SessionOpened
 from mailserver.rlpx.framing import HEADER_BYTES, MAC_BYTES, FrameDecoder, encode_message_id, padded, split_message
 from mailserver.rlpx.handshake import Initiator, Recipient, Secrets, packet_length
 from mailserver.rlpx.liveness import IDLE_TIMEOUT_S, PING_INTERVAL_S, PROBE_TIMEOUT_S
@@ -74,7 +74,7 @@ class Machine:
         """Do something to the session, then what a connection does after everything."""
         act(self.session)
         for event in self.session.events():
-            assert Closed not in map(type, self.events), f"{event} after Closed"
+            assert SessionClosed not in map(type, self.events), f"{event} after Closed"
             self.events.append(event)
             if isinstance(event, MessageReceived):
                 self._on_message(event)
@@ -110,10 +110,10 @@ class Machine:
         assert FORWARD.index(self._states[-1]) <= FORWARD.index(state)
         self._states.append(state)
         kinds = [type(event) for event in self.events]
-        assert kinds.count(Closed) == (state is SessionState.CLOSED)
-        assert kinds.count(Opened) <= 1
-        if Opened in kinds:
-            assert kinds[0] is Opened
+        assert kinds.count(SessionClosed) == (state is SessionState.CLOSED)
+        assert kinds.count(SessionOpened) <= 1
+        if SessionOpened in kinds:
+            assert kinds[0] is SessionOpened
         else:
             assert MessageReceived not in kinds
             assert BaseMessageReceived not in kinds
@@ -124,9 +124,9 @@ class Machine:
             assert self.refusal is Undecided.UNDECIDED
 
     @property
-    def ending(self) -> Closed | None:
+    def ending(self) -> SessionClosed | None:
         """How the session ended, if it has."""
-        return next((event for event in self.events if isinstance(event, Closed)), None)
+        return next((event for event in self.events if isinstance(event, SessionClosed)), None)
 
 
 class Conversation:

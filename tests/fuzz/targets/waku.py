@@ -33,7 +33,7 @@ from mailserver.waku.packets import (
 )
 from mailserver.waku.payload import (
     MAX_PADDING_BYTES,
-    Opened,
+    OpenedPayload,
     open_asymmetric,
     open_symmetric,
     seal_asymmetric,
@@ -269,7 +269,7 @@ def _open_raw(data: bytes) -> None:
 
 def _open_plaintext(plaintext: bytes) -> None:
     nonce = bytes(aes.GCM_NONCE_BYTES)
-    opened: Opened | None
+    opened: OpenedPayload | None
     try:
         opened, refusal = open_symmetric(aes.gcm_seal(SYMMETRIC_KEY, nonce, plaintext) + nonce, SYMMETRIC_KEY), ""
     except DecodeError as error:
@@ -284,7 +284,7 @@ def _open_plaintext(plaintext: bytes) -> None:
         _assert_makes_up(opened, plaintext)
 
 
-def _assert_makes_up(opened: Opened, plaintext: bytes) -> None:
+def _assert_makes_up(opened: OpenedPayload, plaintext: bytes) -> None:
     size_bytes, is_signed = plaintext[0] & 3, bool(plaintext[0] & 4)
     unsigned = plaintext[:-SIGNATURE_BYTES] if is_signed else plaintext
     start = 1 + size_bytes

@@ -21,8 +21,8 @@ from mailserver.store.interface import NewEnvelope
 from mailserver.store.postgres.job import StoreDatabase
 from mailserver.store.postgres.store import open_store
 from mailserver.waku.envelope import Envelope, Topic
-from spark_export.communities import CommunitiesConfig, CommunitiesReport, make_archives
-from spark_export.places import Place
+from spark_export.communities import CommunitiesReport, CommunitiesRun, make_archives
+from spark_export.places import StorePlace
 from tests.community.owner.samples import (
     ATTIC,
     GARDEN,
@@ -60,8 +60,10 @@ def posted(number: int, topic: Topic, count: int, seed: int) -> list[Envelope]:
     ]
 
 
-def make(spark: SparkSession, folder: Path, now: int, *stores: Place, archive: Path | None = None) -> CommunitiesReport:
-    config = CommunitiesConfig(folder / COMMUNITIES_FOLDER, stores, None if archive is None else str(archive))
+def make(
+    spark: SparkSession, folder: Path, now: int, *stores: StorePlace, archive: Path | None = None
+) -> CommunitiesReport:
+    config = CommunitiesRun(folder / COMMUNITIES_FOLDER, stores, None if archive is None else str(archive))
     return make_archives(spark, config, now=now)
 
 

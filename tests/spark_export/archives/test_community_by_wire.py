@@ -27,7 +27,7 @@ from mailserver.community.member.fetching import Fetched, OnProgress
 from mailserver.community.member.following import MemberSettings, open_member
 from mailserver.community.member.history import read_overview
 from mailserver.community.member.joined import Joined, MemberFolder, membership
-from mailserver.community.member.records import HistoryMessage, State
+from mailserver.community.member.records import ArchiveState, HistoryMessage
 from mailserver.community.owner import service
 from mailserver.community.owner.announcing import read_announced
 from mailserver.community.owner.folders import CommunityFolder
@@ -38,7 +38,7 @@ from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.torrents.client import TorrentProcess
 from mailserver.waku.envelope import Envelope, encode_envelope
 from mailserver.waku.payload import key_from_password
-from spark_export.communities import CommunitiesConfig as ExportConfig
+from spark_export.communities import CommunitiesRun as ExportConfig
 from spark_export.communities import make_archives
 from spark_export.community_plan import SETTLE_S, missing_of
 from tests.app.daemons import Daemon, running
@@ -209,7 +209,7 @@ def held(folder: MemberFolder, number: int) -> list[bytes]:
     return sorted(map(envelope_of, messages_of(folder.history, week(number))))
 
 
-def states(folder: MemberFolder) -> list[State]:
+def states(folder: MemberFolder) -> list[ArchiveState]:
     return [archive.state for archive in read_overview(folder.history).archives]
 
 
@@ -266,12 +266,12 @@ async def test_members_hold_exactly_what_was_posted_to_the_owners_mailserver(
                 assert await world.export() == {2}
                 await world.until_announced(pieces=3)
                 await asyncio.wait_for(downloaded.wait(), PATIENCE_S)
-        assert states(member) == [State.IMPORTED, State.DOWNLOADED, State.DOWNLOADED]
+        assert states(member) == [ArchiveState.IMPORTED, ArchiveState.DOWNLOADED, ArchiveState.DOWNLOADED]
         assert held(member, 0) != world.of_week(0)
         index_bytes = world.folder.index.stat().st_size
         assert await world.uploaded() == 2 * PIECE_BYTES + index_bytes
         async with TorrentProcess(LOOPBACK) as torrents, following(world, member, torrents):
-            await until(lambda: states(member) == [State.IMPORTED] * 3, PATIENCE_S)
+            await until(lambda: states(member) == [ArchiveState.IMPORTED] * 3, PATIENCE_S)
             assert (held(member, 0), held(member, 1)) == (world.of_week(0), world.of_week(1))
             assert len(messages_of(member.history)) == len(world.posted)
             overview = read_overview(member.history)

@@ -11,7 +11,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from mailserver.archive.archive import Archive
-from mailserver.archive.errors import ArchiveError, Unreadable
+from mailserver.archive.errors import ArchiveError, ArchiveFileUnreadable
 from mailserver.archive.fingerprint import Fingerprint
 from mailserver.archive.layout import Layout, PartitionBy
 from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord
@@ -100,4 +100,4 @@ def test_file_on_a_machine_that_cannot_be_reached_is_not_taken_for_damaged(
             spark, unreachable, Layout(PartitionBy.TOPIC_PREFIX, 1), replace(record, files=tuple(files)), files
         )
 
-    assert not isinstance(caught.value, Unreadable)
+    assert not isinstance(caught.value, ArchiveFileUnreadable)

@@ -24,9 +24,9 @@ from spark_export.merge import merge
 from spark_export.pieces import Piece
 from spark_export.read import read_archive
 from spark_export.run_report import RunReport
-from spark_export.storage import LocalStorage, Storage
+from spark_export.storage import LocalStorage, WritableFiles
 from spark_export.verify import verify
-from spark_export.writing import Job, PieceWritten, write_pieces
+from spark_export.writing import PieceWritten, WritingJob, write_pieces
 from tests.spark_export.moments import Moments, copy_folder
 from tests.spark_export.samples import (
     DAY,
@@ -218,7 +218,7 @@ def test_killed_before_any_change_nothing_is_lost(
 
 
 def test_wrong_month_is_not_published(spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write_less(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list[PieceWritten]:
+    def write_less(spark: SparkSession, job: WritingJob, pieces: Sequence[Piece]) -> list[PieceWritten]:
         return write_pieces(spark, job, [dataclasses.replace(piece, sources=piece.sources[1:]) for piece in pieces])
 
     before = tree(folder / "archive")
@@ -288,7 +288,7 @@ def test_readers_see_all_rows_at_any_moment(
 
 
 def meddle_after(
-    monkeypatch: pytest.MonkeyPatch, storage: Storage, change: str, name: str, meddle: Callable[[], None]
+    monkeypatch: pytest.MonkeyPatch, storage: WritableFiles, change: str, name: str, meddle: Callable[[], None]
 ) -> None:
     """Let `meddle` happen once, right after that change of what has that name."""
     real, pending = getattr(storage, change), [meddle]
@@ -303,7 +303,7 @@ def meddle_after(
     monkeypatch.setattr(merge_module, "open_storage", lambda session, path: storage)
 
 
-def opened(spark: SparkSession, kind: str, archive: Path) -> Storage:
+def opened(spark: SparkSession, kind: str, archive: Path) -> WritableFiles:
     """A lock file is all that Hadoop's lock is; the local one leaves its own behind."""
     if kind == "local":
         return LocalStorage(archive)

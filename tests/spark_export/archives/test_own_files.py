@@ -15,7 +15,7 @@ from spark_export.errors import ArchiveGone
 from spark_export.merge import merge
 from spark_export.own_files import read_layout
 from spark_export.publishing import WritableArchive
-from spark_export.salvage import Salvage
+from spark_export.salvage import ArchiveSalvage
 from spark_export.storage import LocalStorage
 from spark_export.verify import verify
 from tests.spark_export.damage import NOW, ONE, THREE, TWO, Killed, Place, named
@@ -56,7 +56,7 @@ def test_files_that_wait_to_be_taken_in_are_found_without_their_incidents(
     file = place.file(FIRST)
     file.rename(file.with_name("by-hand.parquet"))
     with monkeypatch.context() as patched:
-        patched.setattr(Salvage, "take_in", kill)
+        patched.setattr(ArchiveSalvage, "take_in", kill)
         with pytest.raises(Killed):
             place.run(spark, "run-2")
     (place.archive / "_incidents.json").unlink()

@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mailserver.archive.errors import ArchiveError, Unreadable
+from mailserver.archive.errors import ArchiveError, ArchiveFileUnreadable
 from mailserver.archive.layout import PartitionBy
 from spark_export import storage
 from spark_export.hadoop_storage import HadoopStorage
 from spark_export.merge import merge
 from spark_export.read import read_archive
 from spark_export.s3_storage import S3Storage
-from spark_export.storage import LocalStorage, Storage, open_storage
+from spark_export.storage import LocalStorage, WritableFiles, open_storage
 from spark_export.verify import verify
 from tests.spark_export.samples import DAY, DAY_S, NEWS, archived, compact_into, envelopes, periods, put, rows_of
 from tests.synced import watch_syncs
 
 pytestmark = pytest.mark.spark
 
-Opener = Callable[[Path], Storage]
+Opener = Callable[[Path], WritableFiles]
 
 
 @pytest.fixture(params=["local", "hadoop"])
@@ -35,7 +35,7 @@ def opener(request: pytest.FixtureRequest, spark: SparkSession) -> Opener:
 
 
 @pytest.fixture
-def archive(opener: Opener, tmp_path: Path) -> Storage:
+def archive(opener: Opener, tmp_path: Path) -> WritableFiles:
     return opener(tmp_path)
 
 
@@ -78,7 +78,7 @@ def test_bucket_is_named_and_has_no_credentials(spark: SparkSession, url: str) -
     assert "secret" not in str(caught.value)
 
 
-def test_text_is_read_as_written(archive: Storage) -> None:
+def test_text_is_read_as_written(archive: WritableFiles) -> None:
     archive.write("_records/one.json", "first\n")
     archive.write("_records/one.json", "second\n")
 
@@ -87,7 +87,7 @@ def test_text_is_read_as_written(archive: Storage) -> None:
     assert archive.read("nowhere/two.json") is None
 
 
-def test_lines_are_counted(archive: Storage, tmp_path: Path) -> None:
+def test_lines_are_counted(archive: WritableFiles, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"one\n\n\xfftwo\x0b\nthree")
 
     assert archive.lines("file") == 3
@@ -129,14 +129,14 @@ def test_sync_is_of_files_and_of_all_names_above(tmp_path: Path, monkeypatch: py
     assert {*below, tmp_path, tmp_path / "_staging", tmp_path / "_staging" / "run"} == set(synced)
 
 
-def test_writing_leaves_nothing_else_behind(archive: Storage, tmp_path: Path) -> None:
+def test_writing_leaves_nothing_else_behind(archive: WritableFiles, tmp_path: Path) -> None:
     archive.write("_records/one.json", "text")
     archive.write("_records/one.json", "again")
 
     assert tree(tmp_path) == {"_records/one.json": "again"}
 
 
-def test_names_are_sorted(archive: Storage, tmp_path: Path) -> None:
+def test_names_are_sorted(archive: WritableFiles, tmp_path: Path) -> None:
     fill(tmp_path, "b/file", "a/file", "c")
 
     assert archive.names("") == ["a", "b", "c"]
@@ -153,7 +153,7 @@ def test_archive_that_is_not_there_has_no_names(opener: Opener, tmp_path: Path) 
     assert not (tmp_path / "none").exists()
 
 
-def test_remove_takes_files_and_whole_directories(archive: Storage, tmp_path: Path) -> None:
+def test_remove_takes_files_and_whole_directories(archive: WritableFiles, tmp_path: Path) -> None:
     fill(tmp_path, "a/one", "a/b/two", "c", "d")
 
     for name in ("a", "c", "none", "none/at/all"):
@@ -163,7 +163,7 @@ def test_remove_takes_files_and_whole_directories(archive: Storage, tmp_path: Pa
     assert not (tmp_path / "a").exists()
 
 
-def test_put_makes_a_new_directory(archive: Storage, tmp_path: Path) -> None:
+def test_put_makes_a_new_directory(archive: WritableFiles, tmp_path: Path) -> None:
     fill(tmp_path, "_staging/run/data/date=1/topic=2/file")
 
     archive.put("_staging/run/data/date=1", "date=1")
@@ -171,7 +171,7 @@ def test_put_makes_a_new_directory(archive: Storage, tmp_path: Path) -> None:
     assert tree(tmp_path) == {"date=1/topic=2/file": "_staging/run/data/date=1/topic=2/file"}
 
 
-def test_put_replaces_a_directory_whole(archive: Storage, tmp_path: Path) -> None:
+def test_put_replaces_a_directory_whole(archive: WritableFiles, tmp_path: Path) -> None:
     fill(tmp_path, "_staging/date=1/topic=2/new", "date=1/topic=1/old", "date=2/other")
 
     archive.put("_staging/date=1", "date=1")
@@ -182,7 +182,7 @@ def test_put_replaces_a_directory_whole(archive: Storage, tmp_path: Path) -> Non
     assert "date=1/topic=1/old" in found.values()  # beside: whoever has looked at the new one deletes it
 
 
-def test_put_makes_the_directory_above(archive: Storage, tmp_path: Path) -> None:
+def test_put_makes_the_directory_above(archive: WritableFiles, tmp_path: Path) -> None:
     fill(tmp_path, "date=1/file")
 
     archive.put("date=1", "_staging/replaced/date=1")
@@ -190,7 +190,7 @@ def test_put_makes_the_directory_above(archive: Storage, tmp_path: Path) -> None
     assert list(tree(tmp_path)) == ["_staging/replaced/date=1/file"]
 
 
-def test_put_of_nothing_is_an_archive_error(archive: Storage, tmp_path: Path) -> None:
+def test_put_of_nothing_is_an_archive_error(archive: WritableFiles, tmp_path: Path) -> None:
     with pytest.raises(ArchiveError):
         archive.put("none", "date=1")
 
@@ -226,7 +226,7 @@ def test_local_put_does_without_an_exchange(tmp_path: Path, monkeypatch: pytest.
     assert tree(tmp_path) == {"date=1/new": "_staging/date=1/new", "_staging/date=1/old": "date=1/old"}
 
 
-def test_second_run_is_refused(opener: Opener, archive: Storage, tmp_path: Path) -> None:
+def test_second_run_is_refused(opener: Opener, archive: WritableFiles, tmp_path: Path) -> None:
     with archive.locked():
         with pytest.raises(ArchiveError, match=rf"another run \(pid {os.getpid()}.*\) is at work on .*{tmp_path}"):
             opener(tmp_path).locked().__enter__()
@@ -241,7 +241,7 @@ def test_lock_makes_the_directory(opener: Opener, tmp_path: Path) -> None:
         assert (tmp_path / "new" / "archive").is_dir()
 
 
-def test_lock_ends_with_an_error(opener: Opener, archive: Storage, tmp_path: Path) -> None:
+def test_lock_ends_with_an_error(opener: Opener, archive: WritableFiles, tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), archive.locked():
         raise ZeroDivisionError
 
@@ -311,7 +311,7 @@ def test_directory_that_cannot_be_removed_is_an_archive_error(opener: Opener, tm
     assert (tmp_path / "here" / "0").exists()
 
 
-def test_put_of_nothing_leaves_the_directory_that_was_there(archive: Storage, tmp_path: Path) -> None:
+def test_put_of_nothing_leaves_the_directory_that_was_there(archive: WritableFiles, tmp_path: Path) -> None:
     fill(tmp_path, "date=1/old")
 
     with pytest.raises(ArchiveError):
@@ -333,7 +333,7 @@ def test_hadoop_puts_nothing_below_a_directory_that_a_killed_run_left(spark: Spa
     }
 
 
-def test_age_begins_anew_with_touch(archive: Storage, tmp_path: Path) -> None:
+def test_age_begins_anew_with_touch(archive: WritableFiles, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     os.utime(tmp_path / "folder", (1000, 1000))
     before = archive.age("folder")
@@ -376,7 +376,7 @@ def test_hadoop_has_no_second_names(spark: SparkSession, tmp_path: Path) -> None
     assert list(tree(tmp_path)) == ["date=1/topic=1/a.parquet"]
 
 
-def test_sync_takes_every_file(archive: Storage, tmp_path: Path) -> None:
+def test_sync_takes_every_file(archive: WritableFiles, tmp_path: Path) -> None:
     fill(tmp_path, "a/b/c", "a/d")
 
     archive.sync("a")
@@ -384,7 +384,7 @@ def test_sync_takes_every_file(archive: Storage, tmp_path: Path) -> None:
     assert set(tree(tmp_path)) == {"a/b/c", "a/d"}
 
 
-def test_files_below_a_directory_have_their_sizes(archive: Storage, tmp_path: Path) -> None:
+def test_files_below_a_directory_have_their_sizes(archive: WritableFiles, tmp_path: Path) -> None:
     fill(tmp_path, "date=1/topic=1/a", "date=1/b", "date=1/_c", "date=1/.d/e", "date=2/f")
 
     assert archive.sizes("date=1") == {"topic=1/a": len("date=1/topic=1/a"), "b": len("date=1/b")}
@@ -393,18 +393,18 @@ def test_files_below_a_directory_have_their_sizes(archive: Storage, tmp_path: Pa
     assert archive.size("date=1/none") is None
 
 
-def test_digest_is_of_all_bytes(archive: Storage, tmp_path: Path) -> None:
+def test_digest_is_of_all_bytes(archive: WritableFiles, tmp_path: Path) -> None:
     content = bytes(range(256)) * 10_000
     (tmp_path / "part").write_bytes(content)
 
     assert archive.digest("part") == hashlib.sha256(content).hexdigest()
     with pytest.raises(ArchiveError, match="cannot read") as caught:
         archive.digest("none")
-    assert not isinstance(caught.value, Unreadable)  # of a file that is not there, nothing is damaged
+    assert not isinstance(caught.value, ArchiveFileUnreadable)  # of a file that is not there, nothing is damaged
 
 
 def test_disk_that_cannot_read_a_file_is_told_from_one_that_is_not_reached() -> None:
-    with pytest.raises(Unreadable, match="cannot read /proc/self/mem: Input/output error"):
+    with pytest.raises(ArchiveFileUnreadable, match="cannot read /proc/self/mem: Input/output error"):
         LocalStorage(Path("/proc/self")).digest("mem")  # nothing is mapped at its beginning
 
 
@@ -421,7 +421,7 @@ def test_bytes_that_hadoop_finds_wrong_are_unreadable(spark: SparkSession, tmp_p
         configuration.set("fs.file.impl", before)
         configuration.unset("fs.file.impl.disable.cache")
 
-    with pytest.raises(Unreadable, match="ChecksumException"):
+    with pytest.raises(ArchiveFileUnreadable, match="ChecksumException"):
         checked.digest("part")
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from mailserver.app.logs import LogFormat
 from mailserver.handoff.last_run import CompactionState
-from mailserver.handoff.last_upkeep import Task, Upkeep
+from mailserver.handoff.last_upkeep import LastUpkeep, Task
 from mailserver.store.sqlite.handoff import last_run, read_archived, write_upkeep
 from mailserver.units import size_text
 from spark_export import commands
@@ -408,7 +408,7 @@ def test_nightly_verifies_after_the_compaction_where_that_is_due_and_says_how_it
     content[len(content) // 2] ^= 1  # its size stays, and its contents were read just now: no compaction finds it
     file.write_bytes(content)
     due = {"SPARK_EXPORT_STORE": str(store), "SPARK_EXPORT_ARCHIVE": str(archive), "SPARK_EXPORT_MERGE_SCHEDULE": "off"}
-    write_upkeep(store, Task.VERIFY, Upkeep(waits_since=1.0))
+    write_upkeep(store, Task.VERIFY, LastUpkeep(waits_since=1.0))
 
     done = run("nightly", *FAST, **due)
     last = run("last", **{name: value for name, value in due.items() if "ARCHIVE" not in name})

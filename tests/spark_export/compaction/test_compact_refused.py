@@ -16,9 +16,9 @@ from mailserver.archive.layout import PartitionBy
 from mailserver.store.sqlite.handoff import archived_file, compaction_lock
 from mailserver.waku.envelope import Topic
 from spark_export.errors import ExportCheckFailed, ExportError
-from spark_export.pieces import Piece, Source, StoreRows
+from spark_export.pieces import Piece, PieceSource, StoreRows
 from spark_export.storage import open_storage
-from spark_export.writing import Job, PieceWritten, write_pieces
+from spark_export.writing import PieceWritten, WritingJob, write_pieces
 from tests.spark_export.samples import (
     DAY,
     DAY_S,
@@ -143,7 +143,7 @@ Pieces = list[Piece]
 def spoiled(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Pieces], Pieces]) -> Iterator[None]:
     """Let something else be written than what is meant to."""
 
-    def write_spoiled(spark: SparkSession, job: Job, pieces: Sequence[Piece]) -> list[PieceWritten]:
+    def write_spoiled(spark: SparkSession, job: WritingJob, pieces: Sequence[Piece]) -> list[PieceWritten]:
         return write_pieces(spark, job, spoil(list(pieces)))
 
     with monkeypatch.context() as patch:
@@ -154,7 +154,7 @@ def spoiled(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Pieces], Pieces]) 
 def without_a_row(pieces: Pieces) -> Pieces:
     """Leave out the last row of each store."""
 
-    def shorter(source: Source) -> Source:
+    def shorter(source: PieceSource) -> PieceSource:
         if isinstance(source, StoreRows):
             return replace(source, left_out=np.append(source.left_out, source.batches[-1].last_seq))
         return source
@@ -165,7 +165,7 @@ def without_a_row(pieces: Pieces) -> Pieces:
 def with_a_row_twice(pieces: Pieces) -> Pieces:
     """Read the last row of each store twice."""
 
-    def last(source: Source) -> list[Source]:
+    def last(source: PieceSource) -> list[PieceSource]:
         return [last_row(source)] if isinstance(source, StoreRows) else []
 
     return [

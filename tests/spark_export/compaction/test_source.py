@@ -16,7 +16,7 @@ from spark_export.pieces import StoreRows
 from spark_export.places import address_of
 from spark_export.schema import KEYS
 from spark_export.source import StoreRange, StoreSource, options_of, ranges_of, read_envelopes, read_totals
-from spark_export.store import Store, StoreDay, describe
+from spark_export.store import StoreDay, StoreSnapshot, describe
 from tests.spark_export.samples import DAY, NOON, change, envelope, envelopes, put, row_of
 
 HIT = envelope(7)
@@ -24,7 +24,7 @@ KEY_HASH = HIT.hash[:16]
 RAW = HIT.raw
 
 
-def read(stores: list[Store], days: list[tuple[StoreDay, ...]], **limits: int) -> list[dict[str, Any]]:
+def read(stores: list[StoreSnapshot], days: list[tuple[StoreDay, ...]], **limits: int) -> list[dict[str, Any]]:
     """What the source yields, partition by partition, without Spark."""
     opened = StoreSource(options_of(stores, days, **limits))
     reader = opened.reader(opened.schema())
@@ -32,13 +32,13 @@ def read(stores: list[Store], days: list[tuple[StoreDay, ...]], **limits: int) -
 
 
 def parts_of(*days: StoreDay) -> list[tuple[int, int, int]]:
-    opened = StoreSource(options_of([Store(Path("s"), "id", days, 0, 9)], [days]))
+    opened = StoreSource(options_of([StoreSnapshot(Path("s"), "id", days, 0, 9)], [days]))
     parts = opened.reader(opened.schema()).partitions()
     return [(part.day, part.first_seq, part.last_seq) for part in parts]
 
 
 @pytest.fixture
-def stepped(tmp_path: Path) -> Store:
+def stepped(tmp_path: Path) -> StoreSnapshot:
     """A store whose clock was set back and forth: the ranges of its days overlap."""
     path = put(
         tmp_path / "mailserver.db",
@@ -71,7 +71,7 @@ def test_no_days_have_no_partitions() -> None:
 
 @pytest.mark.parametrize(("partition_rows", "batch_rows"), [(50_000, 4000), (5, 2), (3, 3), (1, 1)])
 def test_each_row_is_read_once(
-    stepped: Store, monkeypatch: pytest.MonkeyPatch, partition_rows: int, batch_rows: int
+    stepped: StoreSnapshot, monkeypatch: pytest.MonkeyPatch, partition_rows: int, batch_rows: int
 ) -> None:
     monkeypatch.setattr(source, "PARTITION_ROWS", partition_rows)
     monkeypatch.setattr(source, "BATCH_ROWS", batch_rows)
@@ -82,20 +82,20 @@ def test_each_row_is_read_once(
     assert all(row["received"] // 86_400 == row["day"] for row in rows)
 
 
-def test_rows_of_days_that_are_not_wanted_are_left_out(stepped: Store) -> None:
+def test_rows_of_days_that_are_not_wanted_are_left_out(stepped: StoreSnapshot) -> None:
     rows = read([stepped], [stepped.days[1:2]])
 
     assert [row["seq"] for row in rows] == [5, 6, 7, 12, 13]
 
 
-def test_rows_beyond_the_end_of_their_day_are_left_out(stepped: Store) -> None:
+def test_rows_beyond_the_end_of_their_day_are_left_out(stepped: StoreSnapshot) -> None:
     first, second = stepped.days[0], stepped.days[1]
     days = (StoreDay(first.day, 4, 0, 1, 4), second)  # rows 8 and 9 are of the first day, in the range of the second
 
     assert sorted(row["seq"] for row in read([stepped], [days])) == [1, 2, 3, 4, 5, 6, 7, 12, 13]
 
 
-def test_rows_that_came_since_are_left_out(stepped: Store) -> None:
+def test_rows_that_came_since_are_left_out(stepped: StoreSnapshot) -> None:
     put(Path(address_of(stepped.place)), envelopes(3, first=50))
 
     assert len(read([stepped], [stepped.days])) == 13
@@ -128,19 +128,19 @@ def test_batches_of_large_envelopes_have_fewer_rows(tmp_path: Path, monkeypatch:
     assert [row["raw"] for rows in found for row in rows.to_pylist()] == [hit.raw for hit in hits]
 
 
-def wanted(store: Store, first: int, last: int, *left_out: int, day: int = DAY) -> StoreRows:
+def wanted(store: StoreSnapshot, first: int, last: int, *left_out: int, day: int = DAY) -> StoreRows:
     _, batches = read_totals(address_of(store.place), StoreRange(0, day, first, last))
     return StoreRows(3, store.id, str(store.place), day, tuple(batches), np.array(left_out, np.int64))
 
 
-def test_envelopes_are_rows_of_the_archive(stepped: Store) -> None:
+def test_envelopes_are_rows_of_the_archive(stepped: StoreSnapshot) -> None:
     rows = [row for batch, _ in read_envelopes(wanted(stepped, 1, 9), NETWORK) for row in batch.to_pylist()]
 
     of_day = zip(envelopes(4) + envelopes(2, first=20), (1, 2, 3, 4, 8, 9), strict=True)  # that is wanted
     assert rows == [{**row_of(hit), "store": stepped.id, "seq": seq} for hit, seq in of_day]
 
 
-def test_envelopes_that_are_to_be_left_out_are(stepped: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_envelopes_that_are_to_be_left_out_are(stepped: StoreSnapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "BATCH_ROWS", 2)
 
     batches = [batch for batch, _ in read_envelopes(wanted(stepped, 1, 4, 1, 2, 4), NETWORK)]
@@ -149,7 +149,7 @@ def test_envelopes_that_are_to_be_left_out_are(stepped: Store, monkeypatch: pyte
     assert (row["hash"], row["seq"]) == ("0x" + envelopes(4)[2].hash.hex(), 3)
 
 
-def test_rows_that_are_no_envelopes_are_told(stepped: Store) -> None:
+def test_rows_that_are_no_envelopes_are_told(stepped: StoreSnapshot) -> None:
     change(Path(address_of(stepped.place)), "UPDATE envelopes SET raw = x'00' WHERE seq = 2")
 
     ((rows, faulty),) = read_envelopes(wanted(stepped, 1, 4), NETWORK)
@@ -160,7 +160,7 @@ def test_rows_that_are_no_envelopes_are_told(stepped: Store) -> None:
     assert row.fault.startswith("undecodable")
 
 
-def test_stores_are_numbered(stepped: Store, tmp_path: Path) -> None:
+def test_stores_are_numbered(stepped: StoreSnapshot, tmp_path: Path) -> None:
     other = describe(put(tmp_path / "other" / "mailserver.db", envelopes(2, first=90)))
 
     rows = read([other, stepped], [other.days, stepped.days[2:]])
@@ -184,7 +184,7 @@ def test_keys_are_what_the_columns_say(tmp_path: Path) -> None:
     }
 
 
-def test_totals_add_up_to_the_fingerprint_of_each_day(stepped: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_totals_add_up_to_the_fingerprint_of_each_day(stepped: StoreSnapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "BATCH_ROWS", 2)
 
     found: dict[int, Fingerprint] = {}
@@ -200,7 +200,7 @@ def test_totals_add_up_to_the_fingerprint_of_each_day(stepped: Store, monkeypatc
     assert {day: part.rows for day, part in found.items()} == {DAY: 6, DAY + 1: 5, DAY + 2: 2}
 
 
-def test_what_was_created_later_can_be_left_out(stepped: Store) -> None:
+def test_what_was_created_later_can_be_left_out(stepped: StoreSnapshot) -> None:
     first = envelopes(4)
 
     rows = read([stepped], [stepped.days], created_until=first[1].created)
@@ -229,7 +229,7 @@ def test_hash_of_another_length_is_zeros_in_keys_as_in_totals(tmp_path: Path, ke
 
 
 @pytest.mark.spark
-def test_spark_reads_the_store(spark: SparkSession, stepped: Store) -> None:
+def test_spark_reads_the_store(spark: SparkSession, stepped: StoreSnapshot) -> None:
     frame = spark.read.format("mailserver_store").options(**options_of([stepped], [stepped.days])).load()
 
     assertSchemaEqual(frame.schema, KEYS, ignoreNullable=True)
@@ -239,7 +239,7 @@ def test_spark_reads_the_store(spark: SparkSession, stepped: Store) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("few", [0, 1, 3, 4])
-def test_few_keys_are_the_same_rows_by_a_shorter_way(spark: SparkSession, stepped: Store, few: int) -> None:
+def test_few_keys_are_the_same_rows_by_a_shorter_way(spark: SparkSession, stepped: StoreSnapshot, few: int) -> None:
     """Four of them, in two ranges, were created by then."""
     until = envelopes(4)[1].created
 
@@ -275,7 +275,7 @@ def test_driver_has_few_keys_of_each_task_however_many_ranges_there_are(
 
 
 @pytest.mark.spark
-def test_no_keys_are_few(spark: SparkSession, stepped: Store) -> None:
+def test_no_keys_are_few(spark: SparkSession, stepped: StoreSnapshot) -> None:
     frame = read_keys(spark, [stepped], [stepped.days], 0)
 
     assertSchemaEqual(frame.schema, KEYS, ignoreNullable=True)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from mailserver.codec import varint
 from mailserver.errors import StoreError
-from mailserver.leveldb.entries import Entry, Unreadable
-from mailserver.leveldb.journal import BLOCK_BYTES, Record
+from mailserver.leveldb.entries import Entry, UnreadablePiece
+from mailserver.leveldb.journal import BLOCK_BYTES, JournalRecord
 from mailserver.store.leveldb import folder
 from mailserver.store.leveldb.files import TableGone, read_records
 from mailserver.store.leveldb.folder import look_into
@@ -43,11 +43,11 @@ def write_recorded(path: Path, number: int) -> Pairs:
     return [(bytes.fromhex(key), RAWS[envelope]) for key, envelope in recorded["entries"]]
 
 
-def read(path: Path, after: bytes | None = None) -> tuple[Pairs, list[Unreadable]]:
+def read(path: Path, after: bytes | None = None) -> tuple[Pairs, list[UnreadablePiece]]:
     """The entries of a database, and what cannot be read."""
     items = list(look_into(path).entries(after))
     pairs: Pairs = [(item.key, item.value) for item in items if isinstance(item, Entry)]
-    return pairs, [item for item in items if isinstance(item, Unreadable)]
+    return pairs, [item for item in items if isinstance(item, UnreadablePiece)]
 
 
 def change(path: Path, at: int, by: int = 1) -> None:
@@ -260,7 +260,7 @@ def test_index_that_points_out_of_the_file_is_named(database: Path) -> None:
 
     _, (unreadable,) = read(database)
 
-    assert unreadable == Unreadable(
+    assert unreadable == UnreadablePiece(
         "000005.ldb", 5, 2**64 - 1, b"", f"it lies outside of the file, got {2**64 - 1}, limit 102"
     )
 
@@ -459,7 +459,7 @@ def test_manifest_with_a_record_that_was_being_written_says_nothing(database: Pa
 
 
 def test_folder_that_changes_all_the_time_is_given_up(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def growing(path: Path, number: int, *, may_be_torn: bool) -> Iterator[Record | Unreadable]:
+    def growing(path: Path, number: int, *, may_be_torn: bool) -> Iterator[JournalRecord | UnreadablePiece]:
         if path.suffix == ".log":
             with (database / "MANIFEST-000003").open("ab") as file:
                 file.write(journal([b""]))
@@ -475,7 +475,7 @@ def test_journal_that_goes_meanwhile_is_looked_for_again(database: Path, monkeyp
     """It was written to a table, which the manifest names by now."""
     gone: list[Path] = []
 
-    def flushed(path: Path, number: int, *, may_be_torn: bool) -> Iterator[Record | Unreadable]:
+    def flushed(path: Path, number: int, *, may_be_torn: bool) -> Iterator[JournalRecord | UnreadablePiece]:
         if path.suffix == ".log" and not gone:
             gone.append(path)
             entries = [Entry(b"zzz", 300, b"last")]

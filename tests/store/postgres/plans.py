@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mailserver.store.interface import OURSELVES, Payer
-from mailserver.store.postgres.connections import Connection, open_links
+from mailserver.store.postgres.connections import DriverConnection, open_links
 from mailserver.store.postgres.failures import StoreFailures
 from mailserver.store.postgres.readers import ReaderPool, Removed
 
@@ -88,7 +88,7 @@ class Plan:
 async def plans_of(url: str, statements: Sequence[Statement], mode: str) -> list[Plan]:
     """How each of these is carried out."""
 
-    async def explain(connection: Connection) -> list[Plan]:
+    async def explain(connection: DriverConnection) -> list[Plan]:
         plans = []
         await connection.execute(f"SET plan_cache_mode = {mode}")
         for number, (sql, parameters) in enumerate(statements):

@@ -13,7 +13,7 @@ from mailserver.live.intake import Intake
 from mailserver.metrics.registry import Metrics
 from mailserver.store.engine import failures as engine_failures
 from mailserver.store.postgres.failures import StoreFailures
-from mailserver.store.postgres.presence import MARGIN, Presence, State
+from mailserver.store.postgres.presence import MARGIN, DatabaseState, Presence
 from mailserver.store.postgres.store import PostgresStore, open_store
 from mailserver.waku.acceptance import Acceptance, Requirements
 from mailserver.waku.envelope import Envelope
@@ -185,7 +185,7 @@ async def test_whoever_only_reads_knows_that_what_was_stored_may_be_gone(
 async def test_generation_rises_once_with_what_another_mailserver_has_noticed() -> None:
     presence = Presence("id", StoreFailures())
     for newest, moved_to, generation in ((4, 0, 0), (9, 0, 0), (20, 20, 1), (21, 20, 1), (40, 40, 2)):
-        presence.take(State("id", newest, moved_to))
+        presence.take(DatabaseState("id", newest, moved_to))
 
         assert presence.generation == generation
 
@@ -223,7 +223,7 @@ async def test_what_others_have_stored_is_seen(place: Place, store: PostgresStor
 @pytest.mark.parametrize("body", ["", "[]", '{"to": "7", "at": 1}', '{"to": 7}', "[" * 100_000])
 def test_record_of_numbers_that_is_something_else_is_an_error_of_the_store(body: str) -> None:
     with pytest.raises(StoreError, match="record of numbers that were moved on"):
-        State.of("id", 7, body)
+        DatabaseState.of("id", 7, body)
 
 
 def test_servers_are_put_back_whole(place: Place) -> None:

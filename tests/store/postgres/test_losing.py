@@ -50,7 +50,7 @@ async def until_well(store: PostgresStore) -> None:
 async def test_whoever_is_cancelled_ends_though_the_connection_is_lost_amid_a_transaction(own_server: Server) -> None:
     begun = asyncio.Event()
 
-    async def job(connection: connections.Connection) -> None:
+    async def job(connection: connections.DriverConnection) -> None:
         async with connection.transaction():
             try:
                 begun.set()
@@ -74,7 +74,7 @@ async def test_connection_that_is_not_fit_for_use_is_not_made_again_at_once(
     monkeypatch.setattr(connections, "RETRY_S", 3600.0)
     attempts = 0
 
-    async def refuse(_: connections.Connection) -> None:
+    async def refuse(_: connections.DriverConnection) -> None:
         nonlocal attempts
         attempts += 1
         raise Unreachable(connections.STANDBY)
@@ -229,7 +229,7 @@ async def test_transaction_on_a_silent_line_does_not_hold_up_the_end(
     monkeypatch.setattr(connections, "CLOSE_TIMEOUT_S", 0.2)
     begun, failures = asyncio.Event(), StoreFailures()
 
-    async def job(connection: connections.Connection) -> None:
+    async def job(connection: connections.DriverConnection) -> None:
         async with connection.transaction():
             begun.set()
             await connection.execute("SELECT pg_sleep(60)")

@@ -14,10 +14,10 @@ from mailserver.reconcile.sides import Needed
 from mailserver.store.engine import search as search_module
 from mailserver.store.engine.keys import KeyPlace
 from mailserver.store.engine.message_ids import WALKED_ROWS
-from mailserver.store.engine.search import Search, range_of
+from mailserver.store.engine.search import KeySearch, range_of
 from mailserver.store.engine.snapshots import SnapshotReader
 from mailserver.store.interface import NewEnvelope, Query, always
-from mailserver.store.message_ids import Arrival, Scope
+from mailserver.store.message_ids import Arrival, ComparedScope
 from mailserver.store.postgres import deletion
 from mailserver.store.postgres.connections import open_links
 from mailserver.store.postgres.failures import StoreFailures
@@ -118,7 +118,7 @@ async def test_history_is_read_from_the_partitions_of_its_days(
     async with open_links(filled.url, 1, failures) as links:
         pool = Recorded.on(links, failures)
         reader = PaidReader(pool)
-        found = await Search(PostgresLookups(reader), query, LIMIT, always).page()
+        found = await KeySearch(PostgresLookups(reader), query, LIMIT, always).page()
         rows = RowReader(reader)
         read = await rows.read(rows.rows_of(found.keys), EVERY_BYTE)
 
@@ -210,7 +210,7 @@ async def test_ids_are_compared_in_the_partitions_of_their_days(
 
     monkeypatch.setattr(SnapshotReader, "read", recorded)
     lower, upper = WANTED[0] + 5000, WANTED[1] - 5000
-    comparison = store.message_ids.comparison(Scope(lower, upper))
+    comparison = store.message_ids.comparison(ComparedScope(lower, upper))
     await comparison.begin()
     await comparison.respond(bytes.fromhex("61 00 00 02 00"))  # the other has nothing: it is told all ids
 
@@ -266,7 +266,7 @@ async def test_rare_topic_is_not_sought_among_all_envelopes_of_its_days(place: P
 
     async with open_links(place.url, 1, failures) as links:
         pool = Recorded.on(links, failures)
-        found = await Search(PostgresLookups(PaidReader(pool)), NEWS_ONLY, LIMIT, always).page()
+        found = await KeySearch(PostgresLookups(PaidReader(pool)), NEWS_ONLY, LIMIT, always).page()
         pair = await PostgresLookups(PaidReader(pool)).of_pair((days[0], NEWS), range_of(NEWS_ONLY), 101)
     plans = await plans_of(place.url, pool.run_so_far, MODES[0])
 
@@ -308,7 +308,7 @@ async def test_page_deep_in_a_second_that_is_full_costs_no_more_than_the_first(
         for first_byte in (b"\xff", b"\x80", b"\x08"):
             pool = Recorded.on(links, failures)
             query = Query(*EVER, INTERESTS[interest], place_at(created, first_byte + bytes(31)))
-            found = await Search(PostgresLookups(PaidReader(pool)), query, 100, always).page()
+            found = await KeySearch(PostgresLookups(PaidReader(pool)), query, 100, always).page()
             assert len(found.keys) == 100
             plans = await plans_of(crowded.url, pool.run_so_far, MODES[0])
             pages.append(sum(plan.pages for plan in plans))

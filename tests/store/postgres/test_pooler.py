@@ -10,9 +10,9 @@ import pytest
 
 from mailserver.app.config import Config
 from mailserver.doctor.database import check_database
-from mailserver.doctor.findings import Verdict
+from mailserver.doctor.findings import FindingVerdict
 from mailserver.errors import StoreError
-from mailserver.store.postgres.connections import CONNECTIONS, Connection, hold_lock, open_links
+from mailserver.store.postgres.connections import CONNECTIONS, DriverConnection, hold_lock, open_links
 from mailserver.store.postgres.failures import StoreFailures
 from mailserver.store.postgres.job import StoreDatabase
 from mailserver.store.postgres.schema import Lock
@@ -78,7 +78,7 @@ async def test_lock_of_a_run_is_held_through_a_pooled_session_and_given_up_when_
 ) -> None:
     pooler, _ = sessions
 
-    async def cut(_: Connection) -> None:
+    async def cut(_: DriverConnection) -> None:
         raise Cut
 
     async with open_store(pooler.url) as store, open_links(pooler.url, 1, StoreFailures()) as (run,):
@@ -126,7 +126,7 @@ async def test_pooler_of_transactions_is_refused_at_the_start(transactions: tupl
             await asyncio.to_thread(StoreDatabase(pooler.url).exists)
 
     (finding,) = await asyncio.to_thread(check_database, Config(store=pooler.url))
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is FindingVerdict.PROBLEM
     assert REFUSAL in finding.text
     assert shared_server().sql("SELECT to_regclass('envelopes')", schema) == ""
 

@@ -13,7 +13,7 @@ from mailserver.store.sqlite.connections import (
     open_reader,
     open_writer,
 )
-from mailserver.store.sqlite.worker import Worker
+from mailserver.store.sqlite.worker import ConnectionThread
 from tests.store.samples import (
     rows,
 )
@@ -25,7 +25,7 @@ THREADS = ("connection_worker", "store-writer")
 TABLES = ("envelopes", "days", "day_topics", "identity", "removed", "reception_days", "ids", "id_sums", "id_index")
 
 
-Open = Callable[[Path], Awaitable[aiosqlite.Connection | Worker]]
+Open = Callable[[Path], Awaitable[aiosqlite.Connection | ConnectionThread]]
 
 
 each_open = pytest.mark.parametrize("open_it", [open_writer, open_reader], ids=["writer", "reader"])

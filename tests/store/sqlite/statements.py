@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mailserver.store.engine.keys import Found
-from mailserver.store.engine.search import Search
+from mailserver.store.engine.keys import FoundKeys
+from mailserver.store.engine.search import KeySearch
 from mailserver.store.interface import GoesOn, NewEnvelope, Query, always
 from mailserver.store.sqlite.lookups import Lookups
 from mailserver.store.sqlite.reader import RowReader
@@ -24,8 +24,8 @@ class Statements:
         self.steps = self.work = 0
         self.connection.set_progress_handler(self.count_step, 1)
 
-    async def find(self, query: Query, limit: int, goes_on: GoesOn = always) -> Found:
-        return await Search(Lookups(self), query, limit, goes_on).page()
+    async def find(self, query: Query, limit: int, goes_on: GoesOn = always) -> FoundKeys:
+        return await KeySearch(Lookups(self), query, limit, goes_on).page()
 
     async def run(self, sql: str, parameters: Sequence[object], work: int, likely: int | None = None) -> Iterable[Any]:
         assert likely is None or likely <= work
@@ -55,7 +55,7 @@ Made = Callable[[Sequence[NewEnvelope]], Statements]
 """Makes a store of these envelopes and opens it: the fixture `made`."""
 
 
-def places(page: Found) -> list[tuple[int, bytes]]:
+def places(page: FoundKeys) -> list[tuple[int, bytes]]:
     return [(key.created, key.hash) for key in page.keys]
 
 

@@ -17,7 +17,7 @@ from mailserver.store.engine import comparison, index_state, index_wait, snapsho
 from mailserver.store.engine.index_state import IndexDamaged
 from mailserver.store.engine.snapshots import SnapshotReader
 from mailserver.store.interface import NewEnvelope, Payer
-from mailserver.store.message_ids import NotIndexedYet, Scope
+from mailserver.store.message_ids import ComparedScope, NotIndexedYet
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite import writer
 from mailserver.store.sqlite.repair.check import check_store
@@ -35,7 +35,7 @@ from tests.waiting import DEADLINE_S, until
 STEP = work.STATEMENT + snapshots.STEP_WORK
 """What a step is charged before it is done."""
 
-NARROW = Scope(START + DAY, START + 2 * DAY)
+NARROW = ComparedScope(START + DAY, START + 2 * DAY)
 
 
 def some_rows(count: int, *, first: int = 0, span: int = 2 * DAY) -> list[NewEnvelope]:
@@ -46,7 +46,7 @@ def some_rows(count: int, *, first: int = 0, span: int = 2 * DAY) -> list[NewEnv
     ]
 
 
-def items_in(path: Path, scope: Scope = EVERYTHING) -> list[Item]:
+def items_in(path: Path, scope: ComparedScope = EVERYTHING) -> list[Item]:
     """What a scope has of the rows that are there."""
     topics = {each.created: each.topic for each in stored(path)} if scope.interest.topics is not None else {}
     return [
@@ -60,7 +60,7 @@ async def prune(store: SqliteStore, most: int) -> None:
     await store.prune(Surplus(END_OF_TIME, most))
 
 
-async def compare_all(store: SqliteStore, scope: Scope = EVERYTHING) -> set[bytes]:
+async def compare_all(store: SqliteStore, scope: ComparedScope = EVERYTHING) -> set[bytes]:
     """All that the store has of a scope."""
     held = Talk()
     await store.message_ids.comparison(scope).receive(bytes.fromhex("61 00 00 02 00"), held.learn)
@@ -91,7 +91,7 @@ actions = st.lists(
 @given(script=actions, sizes=st.sampled_from([(2000, 512, 256), (3, 2, 2)]))
 @settings(max_examples=20, phases=UNSHRUNK)
 async def test_what_is_compared_is_what_is_there_whatever_was_put_and_pruned(
-    tmp_path_factory: pytest.TempPathFactory, script: list[tuple[str, int | Scope]], sizes: tuple[int, int, int]
+    tmp_path_factory: pytest.TempPathFactory, script: list[tuple[str, int | ComparedScope]], sizes: tuple[int, int, int]
 ) -> None:
     path = tmp_path_factory.mktemp("comparison") / STORE_FILE
     first = 0
@@ -100,7 +100,7 @@ async def test_what_is_compared_is_what_is_there_whatever_was_put_and_pruned(
             patch.setattr(stored_ids, name, size)
         async with open_store(path) as store:
             for action, detail in [("put", 60), *script, ("compare", EVERYTHING)]:
-                if isinstance(detail, Scope):
+                if isinstance(detail, ComparedScope):
                     twin = Twin(store.message_ids.comparison(detail), items_in(path, detail))
                     other = MemoryStorage(items_in(path, detail)[::3])
                     answer = run(Responder(other).respond(await twin.begin()))
@@ -270,7 +270,7 @@ async def test_ids_are_those_of_the_network_topic(path: Path) -> None:
     theirs = {item_id for _, item_id, _ in ids_of(path, other, 2**63 - 1)}
     async with open_store(path, other, reindex=True) as store:
         assert await compare_all(store) == theirs
-        news = Scope(*EVER, Interest(topics=frozenset({NEWS})))
+        news = ComparedScope(*EVER, Interest(topics=frozenset({NEWS})))
         assert await compare_all(store, news) < theirs
 
 

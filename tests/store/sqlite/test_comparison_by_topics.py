@@ -86,20 +86,20 @@ async def test_each_difference_was_there_at_some_moment(
     theirs = {item_of(one) for number in others for one in some_rows(number, 1) if one.topic == NEWS}
     async with open_store(tmp_path_factory.mktemp("by-topics") / STORE_FILE) as store:
         await store.put(some_rows(0, FIRST))
-        meanwhile, read_muids, page = Meanwhile(store, script), muids.read_muids, search.Search.page
+        meanwhile, read_muids, page = Meanwhile(store, script), muids.read_muids, search.KeySearch.page
 
         async def read_amid(*args: Any) -> Any:
             await meanwhile.go_on()
             return await read_muids(*args)
 
-        async def search_amid(self: search.Search) -> Any:
+        async def search_amid(self: search.KeySearch) -> Any:
             await meanwhile.go_on()
             return await page(self)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(comparison, "IDS_AT_ONCE", 7)
             patch.setattr(comparison, "read_muids", read_amid)
-            patch.setattr(search.Search, "page", search_amid)
+            patch.setattr(search.KeySearch, "page", search_amid)
             held, ours = Talk(), store.message_ids.comparison(OF_NEWS)
             message: bytes | None = await ours.begin()
             while message is not None:

@@ -17,7 +17,7 @@ from mailserver.store.sqlite import deletion
 from mailserver.store.sqlite.connections import open_writer, pragma
 from mailserver.store.sqlite.deletion import delete_batch, give_back_pages
 from mailserver.store.sqlite.schema import PAGE_BYTES, STORE_FILE
-from mailserver.store.sqlite.worker import Worker
+from mailserver.store.sqlite.worker import ConnectionThread
 from tests.properties import settings
 from tests.store.samples import (
     DAY,
@@ -41,7 +41,7 @@ ALL = Surplus(END_OF_TIME, 10**9)
 
 
 @contextlib.asynccontextmanager
-async def writing(path: Path) -> AsyncIterator[Worker]:
+async def writing(path: Path) -> AsyncIterator[ConnectionThread]:
     worker = await open_writer(path)
     try:
         yield worker
@@ -49,7 +49,7 @@ async def writing(path: Path) -> AsyncIterator[Worker]:
         await worker.close()
 
 
-async def delete(worker: Worker, surplus: Surplus, archived: Mapping[int, int] | None = None) -> Deleted:
+async def delete(worker: ConnectionThread, surplus: Surplus, archived: Mapping[int, int] | None = None) -> Deleted:
     return await worker.run(lambda connection: delete_batch(connection, surplus, archived, removing=lambda *_: None))
 
 

@@ -15,7 +15,7 @@ from mailserver.handoff.archived import Archived
 from mailserver.store.retention import BATCH_ROWS, END_OF_TIME, Surplus
 from mailserver.store.sqlite import connections
 from mailserver.store.sqlite.handoff import archived_file, read_archived, write_archived
-from mailserver.store.sqlite.identity import NOTHING_KNOWN, Known
+from mailserver.store.sqlite.identity import NOTHING_KNOWN, KnownStore
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from tests.store.samples import DAY, RECEIVED, copy_as_on_disk, new_envelopes, plain, rows
@@ -34,7 +34,7 @@ def identity_of(path: Path) -> str:
     return str(identity)
 
 
-async def put_back(path: Path) -> Known:
+async def put_back(path: Path) -> KnownStore:
     """Store BEFORE and LOST, and put the file back as it was in between; return what was known of the store."""
     async with open_store(path) as store:
         await store.put(BEFORE)
@@ -42,12 +42,12 @@ async def put_back(path: Path) -> Known:
     shutil.copy(path, copy)
     async with open_store(path) as store:
         await store.put(LOST)
-        known = Known(await store.identity(), store.newest_seen)
+        known = KnownStore(await store.identity(), store.newest_seen)
     copy.replace(path)
     return known
 
 
-async def reopened(path: Path, known: Known = NOTHING_KNOWN) -> str:
+async def reopened(path: Path, known: KnownStore = NOTHING_KNOWN) -> str:
     """Open and close it; return its identity."""
     async with open_store(path, known=known) as store:
         return await store.identity()
@@ -76,7 +76,7 @@ async def test_it_is_told_until_a_restart(path: Path) -> None:
     known = await put_back(path)
     identity = await reopened(path, known)
 
-    async with open_store(path, known=Known(identity, 4)) as store:
+    async with open_store(path, known=KnownStore(identity, 4)) as store:
         assert await store.identity() == identity
         assert store.damage == ""
 
@@ -87,14 +87,14 @@ async def test_store_that_has_all_that_was_seen_stays_the_same(path: Path, seq: 
         await store.put([*BEFORE, *LOST])
     before = identity_of(path)
 
-    assert await reopened(path, Known(before, seq)) == before
+    assert await reopened(path, KnownStore(before, seq)) == before
 
 
 async def test_store_of_which_all_was_deleted_stays_the_same(path: Path) -> None:
     async with open_store(path) as store:
         await store.put(BEFORE)
         await store.prune(Surplus(END_OF_TIME, BATCH_ROWS))
-        known = Known(await store.identity(), store.newest_seen)
+        known = KnownStore(await store.identity(), store.newest_seen)
     assert rows(path, "SELECT count(*) FROM envelopes") == [(0,)]
 
     async with open_store(path, known=known) as store:
@@ -105,7 +105,7 @@ async def test_what_is_known_of_another_store_says_nothing(path: Path) -> None:
     await put_back(path)
     before = identity_of(path)
 
-    assert await reopened(path, Known("of another", 1000)) == before
+    assert await reopened(path, KnownStore("of another", 1000)) == before
 
 
 async def test_store_that_lacks_what_is_archived_went_back(path: Path) -> None:
@@ -182,7 +182,7 @@ async def test_start_that_is_killed_at_any_moment_goes_on(
     for each in left:
         again = await reopened(each, known)
         assert again != known.identity
-        assert await reopened(each, Known(again, 4)) == again
+        assert await reopened(each, KnownStore(again, 4)) == again
     assert identity != known.identity
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mailserver.store.engine.keys import Found, Key
+from mailserver.store.engine.keys import EnvelopeKey, FoundKeys
 from mailserver.store.interface import NewEnvelope, Query, Raws
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.bloom import EMPTY_BLOOM, FULL_BLOOM, Interest, bloom_of
@@ -54,7 +54,9 @@ async def assert_finds_what_the_model_finds(
     assert page.more == (len(expected) > limit)
 
 
-async def pages_of(statements: Statements, envelopes: Sequence[NewEnvelope], query: Query, limit: int) -> list[Found]:
+async def pages_of(
+    statements: Statements, envelopes: Sequence[NewEnvelope], query: Query, limit: int
+) -> list[FoundKeys]:
     """Every page of an answer; the cursor after each is the last envelope's place, with its whole hash."""
     whole = {envelope.hash[:16]: envelope.hash for envelope in envelopes}
     pages = [await statements.find(query, limit)]
@@ -72,8 +74,8 @@ async def test_key_names_place_and_row(made: Made) -> None:
     page = await made(envelopes).find(Query(*EVER, FULL), 10)
 
     assert [*page.keys] == [
-        Key(envelopes[1].created, envelopes[1].hash[:16], 2),
-        Key(envelopes[0].created, envelopes[0].hash[:16], 1),
+        EnvelopeKey(envelopes[1].created, envelopes[1].hash[:16], 2),
+        EnvelopeKey(envelopes[0].created, envelopes[0].hash[:16], 1),
     ]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mailserver.store.engine import search as search_module
 from mailserver.store.engine import work
-from mailserver.store.engine.keys import Found, KeyPlace
+from mailserver.store.engine.keys import FoundKeys, KeyPlace
 from mailserver.store.interface import NewEnvelope, Query, always
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.waku.bloom import Interest, bloom_of, matches
@@ -34,9 +34,9 @@ from tests.store.sqlite.statements import Made, Statements, places, stored_place
 
 async def pages_of(
     statements: Statements, query: Query, limit: int, goes_on: Callable[[int], bool] = always
-) -> list[Found]:
+) -> list[FoundKeys]:
     """All pages of an answer, each behind the end of the one before: a cursor has its hash filled up with zeros."""
-    pages: list[Found] = []
+    pages: list[FoundKeys] = []
     below = query.below
     while True:
         page = await statements.find(Query(query.lower, query.upper, query.interest, below), limit, goes_on)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailserver.reconcile.sides import NOTHING_DIFFERS, Initiator, Responder, run
-from mailserver.reconcile.storage import MemoryStorage, Storage
+from mailserver.reconcile.storage import ItemStorage, MemoryStorage
 from mailserver.reconcile.wire import INFINITY
 from mailserver.store.engine import stored_ids, work
 from mailserver.store.engine.index_state import IndexDamaged
@@ -138,7 +138,7 @@ def test_set_is_what_it_is_in_memory(
             assert_divides(expected, index, slack)
 
 
-def assert_divides(ids: Storage, index: int, slack: int) -> None:
+def assert_divides(ids: ItemStorage, index: int, slack: int) -> None:
     """The place is one where a set may be divided: before an item, or not far before that."""
     first, bound = ids.cut(index, slack)
     assert 0 < index - slack <= first <= index
@@ -234,7 +234,7 @@ def test_statements_find_their_rows_by_the_primary_keys(tables_of: MakeTables) -
 # Damage
 
 
-def look_at_all(ids: Storage) -> None:
+def look_at_all(ids: ItemStorage) -> None:
     for index in range(len(ids)):
         ids.key(index)
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from mailserver.store.sqlite.worker import Worker
+from mailserver.store.sqlite.worker import ConnectionThread
 from tests.waiting import until
 
 
@@ -18,8 +18,8 @@ def connect() -> sqlite3.Connection:
 
 
 @contextlib.asynccontextmanager
-async def started() -> AsyncIterator[Worker]:
-    worker = await Worker.start(connect)
+async def started() -> AsyncIterator[ConnectionThread]:
+    worker = await ConnectionThread.start(connect)
     try:
         yield worker
     finally:
@@ -79,7 +79,7 @@ async def test_what_cannot_be_opened_leaves_no_thread() -> None:
         raise sqlite3.OperationalError("unable to open")
 
     with pytest.raises(sqlite3.OperationalError, match="unable to open"):
-        await Worker.start(fail)
+        await ConnectionThread.start(fail)
 
     await until(lambda: threads() == [])
 
@@ -93,7 +93,7 @@ async def test_connection_is_closed_if_nobody_waits_for_it_any_more() -> None:
         opened.append(sqlite3.connect(":memory:", check_same_thread=False))
         return opened[0]
 
-    starting = asyncio.create_task(Worker.start(connect_slowly))
+    starting = asyncio.create_task(ConnectionThread.start(connect_slowly))
     await asyncio.to_thread(begun.wait)
     starting.cancel()
     await asyncio.wait([starting])

@@ -12,7 +12,7 @@ from mailserver.store.interface import NewEnvelope
 from mailserver.store.sqlite.connections import open_writer, pragma
 from mailserver.store.sqlite.failures import StoreFailures
 from mailserver.store.sqlite.presence import Presence
-from mailserver.store.sqlite.worker import Worker
+from mailserver.store.sqlite.worker import ConnectionThread
 from mailserver.store.sqlite.writer import StoreWriter
 from tests.waiting import turns
 
@@ -29,7 +29,7 @@ class Running(NamedTuple):
     """
 
     writer: StoreWriter
-    worker: Worker
+    worker: ConnectionThread
     statements: list[str]
     begun: asyncio.Event
     may_go_on: threading.Event
@@ -72,7 +72,7 @@ async def running(path: Path) -> AsyncIterator[Running]:
             opened.writer.close()
 
 
-async def work_is_done(worker: Worker) -> None:
+async def work_is_done(worker: ConnectionThread) -> None:
     """Wait until the worker has done what was begun, and whoever waited for it has gone on."""
     await worker.run(lambda connection: None)
     await turns()
@@ -86,14 +86,14 @@ def put_each(writer: StoreWriter, envelopes: Sequence[NewEnvelope]) -> list[asyn
 # Disks that fail
 
 
-async def fill(worker: Worker) -> None:
+async def fill(worker: ConnectionThread) -> None:
     """Let the file grow no more: SQLite answers as it does on a full disk."""
     await set_max_pages(worker, await worker.run(lambda connection: pragma(connection, "page_count")))
 
 
-async def make_room(worker: Worker) -> None:
+async def make_room(worker: ConnectionThread) -> None:
     await set_max_pages(worker, 1_000_000)
 
 
-async def set_max_pages(worker: Worker, pages: int) -> None:
+async def set_max_pages(worker: ConnectionThread, pages: int) -> None:
     await worker.run(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}"))

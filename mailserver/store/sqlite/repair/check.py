@@ -26,7 +26,7 @@ from mailserver.store.sqlite.handoff import read_archived, read_compaction
 from mailserver.store.sqlite.read_only import open_read_only
 from mailserver.store.sqlite.repair.count_check import CountCheck
 from mailserver.store.sqlite.repair.id_check import IdCheck
-from mailserver.store.sqlite.repair.report import CheckReport, Kind, Show
+from mailserver.store.sqlite.repair.report import CheckReport, DamageKind, Show
 from mailserver.store.sqlite.repair.salvage import survey
 from mailserver.store.sqlite.schema import MIGRATIONS, PAGE_BYTES
 from mailserver.store.sqlite.wal import read_log, wal_file
@@ -56,8 +56,8 @@ def check_store(path: Path, show: Show) -> CheckReport:
     if report.unread or report.found.keys() & _SALVAGED:
         with contextlib.suppress(OSError, StoreError):  # nothing of it can be read, or it is not ours
             _count_what_is_left(path, report, damaged, show)
-    if report.unread and Kind.PAGES not in report.found:  # else the report says where
-        report.add(Kind.PAGES, report.unread)
+    if report.unread and DamageKind.PAGES not in report.found:  # else the report says where
+        report.add(DamageKind.PAGES, report.unread)
     return report
 
 
@@ -81,8 +81,8 @@ def _look_inside(path: Path, report: CheckReport, damaged: set[int], show: Show)
         for step in (check.schema, check.pages, check.rows, check.counts, check.ids, check.record):
             if step in (check.rows, check.counts, check.ids) and report.pages_damaged:
                 continue  # they would stop there; rows are read page by page later
-            if step in (check.counts, check.ids) and Kind.ROW in report.found:
-                report.drop(Kind.INDEX)  # entries of what these rows were
+            if step in (check.counts, check.ids) and DamageKind.ROW in report.found:
+                report.drop(DamageKind.INDEX)  # entries of what these rows were
                 continue
             try:
                 step()
@@ -91,21 +91,21 @@ def _look_inside(path: Path, report: CheckReport, damaged: set[int], show: Show)
                     raise KeyboardInterrupt from error  # nobody else interrupts
                 report.unread = f"it cannot be read to the end: {error}"
         if report.pages_damaged:
-            report.drop(Kind.INDEX)
+            report.drop(DamageKind.INDEX)
 
 
 def _count_what_is_left(path: Path, report: CheckReport, damaged: set[int], show: Show) -> None:
     """Count what can be saved. Report damaged rows and pages that are not in the report yet."""
-    reads_rows = report.pages_damaged or Kind.LOG in report.found
+    reads_rows = report.pages_damaged or DamageKind.LOG in report.found
 
     def note(what: dict[str, object]) -> None:
         page = what["page"]
         if not reads_rows or ("row" not in what and "seq" not in what and page in damaged):
             return
         if "seq" in what:
-            report.add(Kind.ROW, f"page {page}, row {what['seq']}: {what['why']}")
+            report.add(DamageKind.ROW, f"page {page}, row {what['seq']}: {what['why']}")
         else:
-            report.add(Kind.PAGES, f"page {page}: {what['why']}")
+            report.add(DamageKind.PAGES, f"page {page}: {what['why']}")
 
     found = survey(path, note, show)
     report.saved, report.expected = found.saved, found.expected
@@ -121,17 +121,17 @@ def _look_at_files(path: Path, report: CheckReport) -> None:
     """Report what SQLite ignores: a log that it does not read to its end, a file that is cut off."""
     log = read_log(path, PAGE_BYTES)
     if log is not None and log.damage:
-        report.add(Kind.LOG, f"{wal_file(path)}: {log.damage}")
+        report.add(DamageKind.LOG, f"{wal_file(path)}: {log.damage}")
     if log is not None and is_log_later(path, log):
-        report.add(Kind.LOG, log_is_later(path))
+        report.add(DamageKind.LOG, log_is_later(path))
     with path.open("rb") as file:
         header = file.read(HEADER_BYTES)
     missing = missing_pages(path, header, log) if header.startswith(SQLITE_MAGIC) else ""
     if missing:
-        report.add(Kind.PAGES, missing)
+        report.add(DamageKind.PAGES, missing)
 
 
-_SALVAGED = {Kind.PAGES, Kind.LOG, Kind.ROW}
+_SALVAGED = {DamageKind.PAGES, DamageKind.LOG, DamageKind.ROW}
 """What may have cost envelopes."""
 
 
@@ -160,9 +160,9 @@ class _Check:
             model.close()
         for kind, name, sql in wanted:
             if name not in there:
-                self._report.add(Kind.SCHEMA, f"{kind} {name} is missing")
+                self._report.add(DamageKind.SCHEMA, f"{kind} {name} is missing")
             elif there[name] != sql:
-                self._report.add(Kind.SCHEMA, f"{kind} {name} is not ours: {there[name]!r}")
+                self._report.add(DamageKind.SCHEMA, f"{kind} {name} is not ours: {there[name]!r}")
 
     def pages(self) -> None:
         """SQLite's own check. It does not say how far it is.
@@ -178,19 +178,21 @@ class _Check:
                 if line in ("ok", "*** in database main ***"):
                     continue
                 if line.startswith(("row ", "wrong # of entries", "non-unique entry")):
-                    self._report.add(Kind.INDEX, line)
+                    self._report.add(DamageKind.INDEX, line)
                 elif _NEVER_USED.fullmatch(line):
                     unused.append(line)
                 elif (place := _IN_TREE.match(line)) is None:
-                    self._report.add(Kind.PAGES, line)
+                    self._report.add(DamageKind.PAGES, line)
                 else:
                     page = int(place["page"])
                     if page not in self._damaged:
                         self._damaged.add(page)
-                        self._report.add(Kind.PAGES, f"page {page} of {_tree(place, trees)}: {line[place.end() :]}")
-        if Kind.PAGES not in self._report.found:
+                        self._report.add(
+                            DamageKind.PAGES, f"page {page} of {_tree(place, trees)}: {line[place.end() :]}"
+                        )
+        if DamageKind.PAGES not in self._report.found:
             for line in unused:
-                self._report.add(Kind.PAGES, line)
+                self._report.add(DamageKind.PAGES, line)
 
     def rows(self) -> None:
         """Each row is the envelope that its columns describe. Rows that arrive meanwhile are for the next check."""
@@ -211,7 +213,7 @@ class _Check:
             if not 0 <= received <= MAX_U32:
                 raise DecodeError("its time of reception is not a time")
         except (DecodeError, TypeError) as error:  # TypeError: a column that is nothing at all
-            self._report.add(Kind.ROW, f"row {seq}: {error}")
+            self._report.add(DamageKind.ROW, f"row {seq}: {error}")
         self._report.envelopes += 1
         self._report.bytes += len(raw)
 
@@ -221,7 +223,7 @@ class _Check:
 
     def ids(self) -> None:
         """The index of message ids has the ids of all rows that it says it has, and their sums."""
-        if Kind.SCHEMA not in self._report.found:
+        if DamageKind.SCHEMA not in self._report.found:
             IdCheck(self._execute, self._report, self._show).run()
 
     def record(self) -> None:
@@ -230,22 +232,24 @@ class _Check:
         try:
             read_compaction(self._path)
         except CompactionRecordError as error:
-            self._report.add(Kind.RECORD, str(error))
+            self._report.add(DamageKind.RECORD, str(error))
         try:
             archived = read_archived(self._path)
         except ArchivedError as error:
-            self._report.add(Kind.RECORD, str(error))
+            self._report.add(DamageKind.RECORD, str(error))
             return
         if archived is None:
             return
         identity = self._execute("SELECT id FROM identity").fetchone()
         if identity is not None and identity[0] != archived.store_id:  # none: a backup that was not started yet
-            self._report.add(Kind.RECORD, f"the record of the compaction belongs to another store, {archived.store_id}")
+            self._report.add(
+                DamageKind.RECORD, f"the record of the compaction belongs to another store, {archived.store_id}"
+            )
             return
         for day, seq in archived.days.items():
             row = self._execute("SELECT last_seq FROM reception_days WHERE day = ?", (day,)).fetchone()
             if row is not None and seq > row[0]:
-                self._report.add(Kind.RECORD, f"day {day}: archived up to row {seq}, but there were {row[0]}")
+                self._report.add(DamageKind.RECORD, f"day {day}: archived up to row {seq}, but there were {row[0]}")
 
 
 # The casts keep a damaged row, whose values may be of any type, from ending the run.

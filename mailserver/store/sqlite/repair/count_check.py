@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Callable, Iterator
 
-from mailserver.store.sqlite.repair.report import CheckReport, Kind, Show
+from mailserver.store.sqlite.repair.report import CheckReport, DamageKind, Show
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import MAX_U32
 
@@ -60,7 +60,7 @@ class CountCheck:
             said, found = stored.get(day, [0, 0])[:2], counted.get(day, [0, 0])[:2]
             if said != found:
                 counts = f"{said[0]} envelopes of {said[1]} bytes, there are {found[0]} of {found[1]}"
-                self._report.add(Kind.COUNTS, f"{table}, day {day}: it says {counts}")
+                self._report.add(DamageKind.COUNTS, f"{table}, day {day}: it says {counts}")
 
     def _compare_reception(self, stored: dict[int, list[int]], counted: dict[int, list[int]]) -> None:
         self._compare("reception_days", stored, counted)
@@ -68,7 +68,7 @@ class CountCheck:
             first, last = stored[day][2:]
             if first != counted[day][2] or last < counted[day][3]:  # the last one may have been deleted
                 rows = f"rows {first} to {last}, there are {counted[day][2]} to {counted[day][3]}"
-                self._report.add(Kind.COUNTS, f"reception_days, day {day}: it says {rows}")
+                self._report.add(DamageKind.COUNTS, f"reception_days, day {day}: it says {rows}")
 
     def _topics(self) -> None:
         """`day_topics` has what the index by topic has. Both are sorted, so neither is held in memory."""
@@ -77,17 +77,17 @@ class CountCheck:
         for place, is_there in _differences(iter(there), iter(said)):
             what = "is not in day_topics" if is_there else "is in day_topics, but has no envelope"
             topic = place[1].hex() if isinstance(place[1], bytes) else repr(place[1])
-            self._report.add(Kind.COUNTS, f"topic 0x{topic} of day {place[0]} {what}")
+            self._report.add(DamageKind.COUNTS, f"topic 0x{topic} of day {place[0]} {what}")
 
     def _identity(self) -> None:
         """The store has one identity, or, if it is a backup, none. No row number will be used again."""
         identities = [identity for (identity,) in self._execute("SELECT id FROM identity LIMIT 2")]
         if len(identities) > 1 or not all(isinstance(identity, str) and identity for identity in identities):
-            self._report.add(Kind.SCHEMA, f"the store has not one identity, but {identities!r}")
+            self._report.add(DamageKind.SCHEMA, f"the store has not one identity, but {identities!r}")
         ((last,),) = self._execute("SELECT coalesce(max(seq), 0) FROM envelopes")
         ((said,),) = self._execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'envelopes'")
         if said < last:
-            self._report.add(Kind.COUNTS, f"sqlite_sequence says {said}, but there is row {last}")
+            self._report.add(DamageKind.COUNTS, f"sqlite_sequence says {said}, but there is row {last}")
 
 
 def _add(days: dict[int, list[int]], day: object, size: int, seq: int) -> None:

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from mailserver.store.engine.id_sums import ID_BYTES, SPANS, SumOfIds, sum_of_ids
 from mailserver.store.sqlite.id_index import next_items
-from mailserver.store.sqlite.repair.report import CheckReport, Kind, Show
+from mailserver.store.sqlite.repair.report import CheckReport, DamageKind, Show
 
 _INDEX = "SELECT network_topic, until_seq FROM id_index"
 _LAST_EVER = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'envelopes'"
@@ -77,4 +77,4 @@ class IdCheck:
             yield bucket, sum_of_ids(row[1] for row in rows)
 
     def _add(self, what: str) -> None:
-        self._report.add(Kind.IDS, what)
+        self._report.add(DamageKind.IDS, what)

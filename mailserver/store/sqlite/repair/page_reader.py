@@ -26,14 +26,14 @@ MAX_SHOWN_BYTES = 1024
 """How much is kept of something that is not a row: its length is not known."""
 
 
-class Row(NamedTuple):
+class RecoveredRow(NamedTuple):
     """A row as it was read. Its values are of any type that the file says."""
 
     seq: int
     values: tuple[object, ...]
 
 
-class Unreadable(NamedTuple):
+class UnreadableRow(NamedTuple):
     """Something that should have been a row: its page, why it is not a row, and its bytes as far as they are there."""
 
     page: int
@@ -135,27 +135,27 @@ def first_seq(content: bytes) -> int:
     return 0
 
 
-def rows_of(pages: Pages, page: int, content: bytes) -> list[Row | Unreadable]:
+def rows_of(pages: Pages, page: int, content: bytes) -> list[RecoveredRow | UnreadableRow]:
     """The rows of a leaf, if it is one of `envelopes`, else nothing. Also notes where they overflow."""
-    found: list[Row | Unreadable] = []
+    found: list[RecoveredRow | UnreadableRow] = []
     others = []
     for at in cells(content):
         piece = content[at : at + MAX_SHOWN_BYTES]
         try:
             row = _row(pages, content, at)
         except BadRow as error:
-            found.append(Unreadable(page, str(error), piece))
+            found.append(UnreadableRow(page, str(error), piece))
             continue
         if row is None:
-            others.append(Unreadable(page, "it has other columns", piece))
+            others.append(UnreadableRow(page, "it has other columns", piece))
         else:
             found.append(row)
-    if any(isinstance(row, Row) for row in found):
+    if any(isinstance(row, RecoveredRow) for row in found):
         return found + others
     return [] if others else found
 
 
-def _row(pages: Pages, content: bytes, at: int) -> Row | None:
+def _row(pages: Pages, content: bytes, at: int) -> RecoveredRow | None:
     """One row; None if it belongs to another table."""
     length, at = varint(content, at)
     seq, at = varint(content, at)
@@ -178,7 +178,7 @@ def _row(pages: Pages, content: bytes, at: int) -> Row | None:
             raise BadRow("its columns are longer than the row")
         values.append(column_value(kind, payload[start : start + size]))
         start += size
-    return Row(seq, tuple(values[1:]))
+    return RecoveredRow(seq, tuple(values[1:]))
 
 
 def _payload(pages: Pages, content: bytes, at: int, length: int) -> bytes:

@@ -13,7 +13,7 @@ Show = Callable[[str, int, int | None], None]
 """Takes what is being done, how much of it is done, and how much there is; None if that cannot be known."""
 
 
-class Kind(Enum):
+class DamageKind(Enum):
     """What is damaged. The value says what to do."""
 
     PAGES = (
@@ -61,8 +61,8 @@ class CheckReport:
     saved: int | None = None
     expected: int | None = None
     unread: str = ""
-    found: Counter[Kind] = field(default_factory=Counter)
-    shown: dict[Kind, list[str]] = field(default_factory=dict)
+    found: Counter[DamageKind] = field(default_factory=Counter)
+    shown: dict[DamageKind, list[str]] = field(default_factory=dict)
 
     @property
     def is_sound(self) -> bool:
@@ -72,19 +72,19 @@ class CheckReport:
     @property
     def pages_damaged(self) -> bool:
         """Whether what SQLite says about rows and counts is unreliable."""
-        return bool(self.unread) or Kind.PAGES in self.found
+        return bool(self.unread) or DamageKind.PAGES in self.found
 
     @property
     def lost(self) -> int | None:
         """How many envelopes cannot be saved; None if that is not known."""
         return None if self.saved is None or self.expected is None else max(self.expected - self.saved, 0)
 
-    def drop(self, kind: Kind) -> None:
+    def drop(self, kind: DamageKind) -> None:
         """Forget damage that follows from other damage."""
         self.found.pop(kind, None)
         self.shown.pop(kind, None)
 
-    def add(self, kind: Kind, text: str) -> None:
+    def add(self, kind: DamageKind, text: str) -> None:
         """Note some damage."""
         self.found[kind] += 1
         lines = self.shown.setdefault(kind, [])

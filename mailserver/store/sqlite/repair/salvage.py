@@ -27,7 +27,7 @@ from mailserver.store.sqlite.damage import HEADER_BYTES, SQLITE_MAGIC
 from mailserver.store.sqlite.handoff import archived_file, read_archived, write_archived
 from mailserver.store.sqlite.leaves import is_leaf
 from mailserver.store.sqlite.read_only import open_read_only
-from mailserver.store.sqlite.repair.page_reader import Pages, Row, first_seq, is_known, open_pages, rows_of
+from mailserver.store.sqlite.repair.page_reader import Pages, RecoveredRow, first_seq, is_known, open_pages, rows_of
 from mailserver.store.sqlite.repair.report import Show
 from mailserver.store.sqlite.schema import APPLICATION_ID, PAGE_BYTES, SCHEMA_VERSION
 from mailserver.store.sqlite.store import open_store
@@ -43,7 +43,7 @@ Aside = Callable[[dict[str, object]], None]
 
 
 @dataclass(slots=True)
-class Salvage:
+class SalvageReport:
     """What was saved. `rows`: how many rows were read; `saved`: how many envelopes are in the new store, each once.
 
     `wrong`: rows that are not what was stored; `unreadable`: what should be rows, but is not; `pages`: pages that the
@@ -59,7 +59,7 @@ class Salvage:
     expected: int | None = None
 
 
-async def salvage(source: Path, target: Path, aside: Path, show: Show) -> Salvage:
+async def salvage(source: Path, target: Path, aside: Path, show: Show) -> SalvageReport:
     """Make a new store at `target` of what is left of the one at `source`; write what does not fit into it to `aside`.
 
     Raises:
@@ -67,7 +67,7 @@ async def salvage(source: Path, target: Path, aside: Path, show: Show) -> Salvag
             cannot be written.
         OSError: a file cannot be read or written at all.
     """
-    found = Salvage()
+    found = SalvageReport()
     with _pages_of(source) as pages, _setting_aside(aside) as set_aside:
         saving = _Saving(pages, found, set_aside)
         leaves, strange = saving.sort_out(show)
@@ -84,14 +84,14 @@ async def salvage(source: Path, target: Path, aside: Path, show: Show) -> Salvag
     return found
 
 
-def survey(source: Path, aside: Aside, show: Show) -> Salvage:
+def survey(source: Path, aside: Aside, show: Show) -> SalvageReport:
     """What `salvage` would save and set aside; nothing is written.
 
     Raises:
         StoreError: the store is foreign or of a later version.
         OSError: a file cannot be read at all.
     """
-    found = Salvage()
+    found = SalvageReport()
     with _pages_of(source) as pages:
         saving = _Saving(pages, found, aside)
         leaves, strange = saving.sort_out(show)
@@ -133,7 +133,7 @@ def _check_ours(header: bytes, path: Path) -> None:
 class _Saving:
     """One run over the pages."""
 
-    def __init__(self, pages: Pages, found: Salvage, aside: Aside) -> None:
+    def __init__(self, pages: Pages, found: SalvageReport, aside: Aside) -> None:
         self._pages = pages
         self._found = found
         self._aside = aside
@@ -186,7 +186,7 @@ class _Saving:
 
     def _take(self, page: int, image: bytes) -> None:
         for row in rows_of(self._pages, page, image):
-            if not isinstance(row, Row):
+            if not isinstance(row, RecoveredRow):
                 self._found.unreadable += 1
                 self._aside({"page": page, "why": row.why, "bytes": row.content.hex()})
                 continue

@@ -15,7 +15,7 @@ from mailserver.handoff.archived import Archived
 from mailserver.store.sqlite.handoff import archived_file, compaction_file, write_archived
 from mailserver.store.sqlite.repair import check as check_module
 from mailserver.store.sqlite.repair.check import check_store
-from mailserver.store.sqlite.repair.report import MAX_SHOWN, CheckReport, Kind
+from mailserver.store.sqlite.repair.report import MAX_SHOWN, CheckReport, DamageKind
 from mailserver.store.sqlite.schema import PAGE_BYTES, STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.store.sqlite.wal import wal_file
@@ -45,7 +45,7 @@ def check(path: Path) -> CheckReport:
     return check_store(path, lambda step, done, total: None)
 
 
-def texts(report: CheckReport, kind: Kind) -> str:
+def texts(report: CheckReport, kind: DamageKind) -> str:
     return "\n".join(report.shown.get(kind, []))
 
 
@@ -109,7 +109,7 @@ def test_log_without_a_commit_is_no_log(path: Path, cut: Callable[[bytes], bytes
 def test_commit_in_a_log_that_a_kill_has_left_counts(path: Path) -> None:
     leave_log(path, lambda log: log + b"?" * 10_000)
 
-    assert Kind.COUNTS in check(path).found
+    assert DamageKind.COUNTS in check(path).found
 
 
 def test_nothing_is_written_beside_a_closed_store(path: Path) -> None:
@@ -205,8 +205,8 @@ def test_bytes_turned_inside_of_an_envelope_are_found(path: Path) -> None:
 
     report = check(path)
 
-    assert report.found == {Kind.ROW: 1}
-    assert texts(report, Kind.ROW) == "row 150: its hash is different"
+    assert report.found == {DamageKind.ROW: 1}
+    assert texts(report, DamageKind.ROW) == "row 150: its hash is different"
 
 
 def damage_pages(path: Path, *pages: int) -> CheckReport:
@@ -235,8 +235,8 @@ def test_damaged_page_is_told_once_with_what_is_lost(path: Path) -> None:
 
     report = damage_pages(path, page)
 
-    assert report.found == {Kind.PAGES: 1}
-    assert f"page {page}" in texts(report, Kind.PAGES)
+    assert report.found == {DamageKind.PAGES: 1}
+    assert f"page {page}" in texts(report, DamageKind.PAGES)
     assert (report.saved, report.lost) == (300 - in_page, in_page)
     assert in_page > 1
 
@@ -246,8 +246,8 @@ def test_damaged_pages_are_each_told_once(path: Path) -> None:
 
     report = damage_pages(path, *damaged)
 
-    assert report.found == {Kind.PAGES: 3}
-    assert [int(re.findall("page ([0-9]+)", line)[0]) for line in report.shown[Kind.PAGES]] == damaged
+    assert report.found == {DamageKind.PAGES: 3}
+    assert [int(re.findall("page ([0-9]+)", line)[0]) for line in report.shown[DamageKind.PAGES]] == damaged
 
 
 def test_damaged_index_costs_no_envelope(path: Path) -> None:
@@ -255,14 +255,14 @@ def test_damaged_index_costs_no_envelope(path: Path) -> None:
 
     report = damage_pages(path, page)
 
-    assert report.found == {Kind.PAGES: 1}
+    assert report.found == {DamageKind.PAGES: 1}
     assert (report.saved, report.lost) == (300, 0)
 
 
 def test_damaged_row_is_told_once_and_not_again_by_what_follows_from_it(path: Path) -> None:
     report = damage(path, "UPDATE envelopes SET created = created + 100000 WHERE seq = 5")
 
-    assert report.found == {Kind.ROW: 1}
+    assert report.found == {DamageKind.ROW: 1}
     assert (report.saved, report.lost) == (299, 1)
 
 
@@ -272,8 +272,8 @@ def test_row_on_a_damaged_disk_is_told_with_its_page(path: Path) -> None:
 
     report = damage_pages(path, page)
 
-    assert report.found == {Kind.PAGES: 1, Kind.ROW: 1}
-    assert texts(report, Kind.ROW) == f"page {other}, row 290: its hash is different"
+    assert report.found == {DamageKind.PAGES: 1, DamageKind.ROW: 1}
+    assert texts(report, DamageKind.ROW) == f"page {other}, row 290: its hash is different"
 
 
 def test_sound_store_has_nothing_to_save(path: Path) -> None:
@@ -289,7 +289,7 @@ def test_file_that_was_cut_off_is_found(path: Path, left: float) -> None:
 
     report = check(path)
 
-    assert f"the file is cut off, {int(len(whole) * left)} bytes of {len(whole)}" in texts(report, Kind.PAGES)
+    assert f"the file is cut off, {int(len(whole) * left)} bytes of {len(whole)}" in texts(report, DamageKind.PAGES)
 
 
 @pytest.mark.parametrize("index", ["envelopes_by_time", "envelopes_by_topic", "envelopes_by_reception"])
@@ -303,14 +303,14 @@ def test_entry_missing_in_an_index_is_found(path: Path, index: str) -> None:
 
     report = check(path)
 
-    assert f"row 7 missing from index {index}" in texts(report, Kind.INDEX)
-    assert report.found.keys() == {Kind.INDEX}
+    assert f"row 7 missing from index {index}" in texts(report, DamageKind.INDEX)
+    assert report.found.keys() == {DamageKind.INDEX}
 
 
 def test_missing_index_is_found(path: Path) -> None:
     report = damage(path, "DROP INDEX envelopes_by_reception")
 
-    assert texts(report, Kind.SCHEMA) == "index envelopes_by_reception is missing"
+    assert texts(report, DamageKind.SCHEMA) == "index envelopes_by_reception is missing"
 
 
 def test_index_of_another_kind_is_found(path: Path) -> None:
@@ -318,7 +318,7 @@ def test_index_of_another_kind_is_found(path: Path) -> None:
         path, "DROP INDEX envelopes_by_reception", "CREATE INDEX envelopes_by_reception ON envelopes (created)"
     )
 
-    assert "index envelopes_by_reception is not ours" in texts(report, Kind.SCHEMA)
+    assert "index envelopes_by_reception is not ours" in texts(report, DamageKind.SCHEMA)
 
 
 # What only this program knows
@@ -344,7 +344,7 @@ def test_changed_row_is_found(path: Path, statement: str, what: str) -> None:
     report = damage(path, statement)
 
     if "noon" not in statement:
-        assert texts(report, Kind.ROW).startswith(what)
+        assert texts(report, DamageKind.ROW).startswith(what)
     assert not report.is_sound
 
 
@@ -372,8 +372,8 @@ def test_changed_row_is_found(path: Path, statement: str, what: str) -> None:
 def test_wrong_count_is_found(path: Path, statement: str, what: str) -> None:
     report = damage(path, statement)
 
-    assert report.found.keys() == {Kind.COUNTS}
-    assert what in texts(report, Kind.COUNTS)
+    assert report.found.keys() == {DamageKind.COUNTS}
+    assert what in texts(report, DamageKind.COUNTS)
 
 
 def test_days_whose_newest_rows_were_deleted_are_sound(path: Path) -> None:
@@ -381,7 +381,7 @@ def test_days_whose_newest_rows_were_deleted_are_sound(path: Path) -> None:
 
 
 def test_second_identity_is_found(path: Path) -> None:
-    assert "not one identity" in texts(damage(path, "INSERT INTO identity VALUES ('x')"), Kind.SCHEMA)
+    assert "not one identity" in texts(damage(path, "INSERT INTO identity VALUES ('x')"), DamageKind.SCHEMA)
 
 
 def test_backup_that_has_no_identity_yet_is_sound(path: Path) -> None:
@@ -391,8 +391,8 @@ def test_backup_that_has_no_identity_yet_is_sound(path: Path) -> None:
 def test_everything_is_counted_and_few_are_told_of(path: Path) -> None:
     report = damage(path, "UPDATE envelopes SET hash = substr(hash, 1, 15)")
 
-    assert report.found[Kind.ROW] == 300
-    assert len(report.shown[Kind.ROW]) == MAX_SHOWN
+    assert report.found[DamageKind.ROW] == 300
+    assert len(report.shown[DamageKind.ROW]) == MAX_SHOWN
 
 
 # The record of the compaction
@@ -428,8 +428,8 @@ def test_record_that_is_of_no_use_is_found(path: Path, spoil: Callable[[Path], N
 
     report = check(path)
 
-    assert report.found.keys() == {Kind.RECORD}
-    assert what in texts(report, Kind.RECORD)
+    assert report.found.keys() == {DamageKind.RECORD}
+    assert what in texts(report, DamageKind.RECORD)
 
 
 def test_record_of_the_last_run_is_read_too(path: Path) -> None:
@@ -437,8 +437,8 @@ def test_record_of_the_last_run_is_read_too(path: Path) -> None:
 
     report = check(path)
 
-    assert report.found.keys() == {Kind.RECORD}
-    assert str(compaction_file(path)) in texts(report, Kind.RECORD)
+    assert report.found.keys() == {DamageKind.RECORD}
+    assert str(compaction_file(path)) in texts(report, DamageKind.RECORD)
 
 
 # What is no store
@@ -494,9 +494,9 @@ async def test_damage_of_the_log_is_named(tmp_path: Path) -> None:
 
     report = check(copy)
 
-    assert report.found.keys() == {Kind.LOG}
-    assert "is damaged at frame 1, and committed transactions follow" in texts(report, Kind.LOG)
-    assert "waku-mailserver salvage" in Kind.LOG.value
+    assert report.found.keys() == {DamageKind.LOG}
+    assert "is damaged at frame 1, and committed transactions follow" in texts(report, DamageKind.LOG)
+    assert "waku-mailserver salvage" in DamageKind.LOG.value
 
 
 async def test_log_of_a_later_state_is_named(tmp_path: Path) -> None:
@@ -511,4 +511,4 @@ async def test_log_of_a_later_state_is_named(tmp_path: Path) -> None:
 
     report = check(copies[1])
 
-    assert "belongs to a later state of" in texts(report, Kind.LOG)
+    assert "belongs to a later state of" in texts(report, DamageKind.LOG)

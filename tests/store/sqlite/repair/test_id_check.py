@@ -6,7 +6,7 @@ import pytest
 
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from mailserver.store.sqlite.repair.check import check_store
-from mailserver.store.sqlite.repair.report import CheckReport, Kind
+from mailserver.store.sqlite.repair.report import CheckReport, DamageKind
 from mailserver.store.sqlite.repair.salvage import salvage
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
@@ -71,9 +71,9 @@ async def test_index_that_does_not_fit_is_found_and_salvage_makes_it_anew(
 
     report = check(indexed)
 
-    assert report.found.keys() == {Kind.IDS}
-    assert what in "\n".join(report.shown[Kind.IDS])
-    assert "waku-mailserver salvage" in Kind.IDS.value
+    assert report.found.keys() == {DamageKind.IDS}
+    assert what in "\n".join(report.shown[DamageKind.IDS])
+    assert "waku-mailserver salvage" in DamageKind.IDS.value
 
     target = tmp_path / "saved" / STORE_FILE
     target.parent.mkdir()

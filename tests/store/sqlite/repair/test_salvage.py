@@ -17,8 +17,8 @@ from mailserver.store.interface import NewEnvelope
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite.handoff import archived_file, read_archived, write_archived
 from mailserver.store.sqlite.repair.check import check_store
-from mailserver.store.sqlite.repair.report import Kind
-from mailserver.store.sqlite.repair.salvage import Salvage, salvage
+from mailserver.store.sqlite.repair.report import DamageKind
+from mailserver.store.sqlite.repair.salvage import SalvageReport, salvage
 from mailserver.store.sqlite.schema import PAGE_BYTES, STORE_FILE
 from mailserver.store.sqlite.store import open_store
 from mailserver.store.sqlite.wal import wal_file
@@ -76,7 +76,7 @@ def path(whole: Path, tmp_path: Path) -> Path:
     return tmp_path / "data" / STORE_FILE
 
 
-async def save(path: Path) -> tuple[Salvage, Path]:
+async def save(path: Path) -> tuple[SalvageReport, Path]:
     """What is saved; it is sound, and the source untouched."""
     before = contents_of(path.parent)
     target = path.parent.parent / "saved" / STORE_FILE
@@ -85,7 +85,7 @@ async def save(path: Path) -> tuple[Salvage, Path]:
     found = await salvage(path, target, target.with_name("aside"), lambda step, done, total: None)
 
     assert contents_of(path.parent) == before
-    assert check_store(target, lambda step, done, total: None).found.keys() <= {Kind.RECORD}
+    assert check_store(target, lambda step, done, total: None).found.keys() <= {DamageKind.RECORD}
     assert_counts_are_right(target)
     saved = rows_in(target)
     assert {row.raw for row in saved} <= {row.raw for row in envelopes()}
