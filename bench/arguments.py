@@ -64,7 +64,7 @@ QUICK: dict[str, Any] = {
     "sent_messages": 32,
     "community_messages": 2000,
     "community_weeks": 4,
-    "served_communities": [1, 2],
+    "served_communities": [2],
 }
 """What --quick sets, where it is not given."""
 
