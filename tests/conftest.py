@@ -52,6 +52,10 @@ TAKEN_TOGETHER = (*SHARES_SPARK, "tests/docker/")
 """Folders whose tests all run in one process: they share something that is slow to start, or that may exist only once.
 They come first."""
 
+JVMS_OF_THEIR_OWN = "tests/spark_export/compaction/test_commands.py"
+"""Of a folder that is taken together, what comes last: it starts one JVM after the other, and each takes 11 s of CPU
+until there is the archive of classes that the first process makes (`QuickJvm`), and 5 then."""
+
 MINUTES = (
     "tests/faults/test_kills.py",
     "tests/bench/test_bench.py",
@@ -135,7 +139,7 @@ def _quick_spark(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def _rank(item: pytest.Item) -> int:
     if item.nodeid.startswith(TAKEN_TOGETHER):
-        return -len(MINUTES) - 1
+        return -len(MINUTES) - 2 + item.nodeid.startswith(JVMS_OF_THEIR_OWN)
     for rank, path in enumerate(MINUTES, -len(MINUTES)):
         if item.nodeid.startswith(path):
             return rank
