@@ -4,7 +4,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 
 from mailserver.archive.days import day_name, month_of
-from mailserver.archive.errors import ArchiveError, NoArchive, RecordDamaged
+from mailserver.archive.errors import ArchiveBusy, ArchiveError, NoArchive, RecordDamaged
 from mailserver.archive.faults import Fault, FaultKind
 from mailserver.archive.files import ArchiveFiles
 from mailserver.archive.layout import PERIOD, Layout
@@ -13,6 +13,9 @@ from mailserver.archive.paths import RECORDS, SETTINGS_FILE, SNAPSHOTS, director
 
 MISSING_RECORD_TIMEOUT_S = 10.0
 """How long a record may be listed and yet be missing. Whoever replaces or removes it takes a moment."""
+
+CHANGES_TIMEOUT_S = 60.0
+"""How long records may come and go with each look at them. A run that merges years removes hundreds, one by one."""
 
 _POLL_S = 0.05
 
@@ -135,8 +138,10 @@ class Archive:
         """The records that `records` has, and those of periods that are part of others by now.
 
         Raises:
+            ArchiveBusy: records have come and gone for CHANGES_TIMEOUT_S.
             ArchiveError: a record cannot be read, or is listed and yet missing for MISSING_RECORD_TIMEOUT_S.
         """
+        give_up_at = time.monotonic() + CHANGES_TIMEOUT_S
         left_out = set(map(record_of, without))
         missing_since: dict[str, float] = {}
         names = self._record_names(left_out)
@@ -147,6 +152,8 @@ class Archive:
             missing = (found.keys() - texts.keys()).intersection(names)
             if names == before and not missing:  # else a run publishes: its record may be missing here
                 return [decode_record(text, f"{self.url}/{name}") for name, text in texts.items()]
+            if time.monotonic() > give_up_at:
+                raise ArchiveBusy(f"{self.url}/{RECORDS} changes all the time")
             missing_since = self._still_missing(missing, missing_since)
             if missing_since:
                 time.sleep(_POLL_S)

@@ -97,6 +97,8 @@ def _check_answers(config: Config, archived: Archived | None, now: float) -> lis
     archive = Archive(files)
     try:
         records = archive.records().values()
+    except ArchiveBusy as error:
+        return [ok(check, str(error))]
     except ArchiveFileUnreadable as error:
         text = f"{error}: requests that need it fail"
         return [problem(check, text, f"{_let_us_read()}; if it is the disk, put the file back from a copy")]

@@ -1,7 +1,9 @@
 """Archives as the compaction leaves them, without Spark: records, and files of the right size."""
 
+from datetime import date, timedelta
 from pathlib import Path
 
+from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.days import day_name
 from mailserver.archive.fingerprint import Fingerprint
 from mailserver.archive.manifest import DayRecord, FileRecord, PeriodRecord, encode_record
@@ -36,3 +38,20 @@ def make_archive(
     (archive / RECORDS).mkdir(exist_ok=True)
     (archive / record_of(period)).write_text(encode_record(record))
     return file
+
+
+class NeverAtRest(FolderFiles):
+    """An archive in which a record appears, and another goes, at each look at it."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.looks = 0
+
+    def names(self, directory: str) -> list[str]:
+        """See ArchiveFiles."""
+        self.looks += 1
+        for record in (self.root / directory).iterdir():
+            record.unlink()
+        name = f"{date(2000, 1, 1) + timedelta(self.looks)}"
+        (self.root / directory / f"{name}.json").write_text(encode_record(PeriodRecord(name, "run", {}, ())))
+        return super().names(directory)

@@ -6,10 +6,11 @@ import pytest
 
 from mailserver.archive import archive as archive_module
 from mailserver.archive.archive import Archive
-from mailserver.archive.errors import ArchiveError, RecordDamaged
+from mailserver.archive.errors import ArchiveBusy, ArchiveError, RecordDamaged
 from mailserver.archive.files import LocalFiles, count_lines, local_folder
 from mailserver.archive.manifest import PeriodRecord, encode_record
 from mailserver.archive.paths import RECORDS
+from tests.archive.archives import NeverAtRest
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,17 @@ def test_record_that_appears_while_others_are_read_is_read_too(tmp_path: Path) -
     (tmp_path / RECORDS / f"{first.period}.json").write_text(encode_record(first))
 
     assert sorted(Archive(_Publishing(tmp_path)).records()) == [first.period, "2026-11-21"]
+
+
+def test_records_that_change_at_each_look_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_module, "CHANGES_TIMEOUT_S", 0.01)
+    (tmp_path / RECORDS).mkdir()
+    files = NeverAtRest(tmp_path)
+
+    with pytest.raises(ArchiveBusy, match="_records changes all the time"):
+        Archive(files).records()
+
+    assert files.looks > 1
 
 
 def test_record_that_is_left_out_is_not_awaited(tmp_path: Path, link_to_nothing: Path) -> None:

@@ -6,15 +6,18 @@ from pathlib import Path
 import pytest
 
 from mailserver.app.config import Config
+from mailserver.archive import archive as archive_module
 from mailserver.archive.days import day_name
 from mailserver.archive.layout import Layout, PartitionBy
 from mailserver.archive.manifest import encode_settings
 from mailserver.archive.paths import SETTINGS_FILE, record_of
+from mailserver.doctor import archive as doctor_module
 from mailserver.doctor.archive import check_archive
 from mailserver.doctor.findings import Finding, FindingVerdict
 from mailserver.handoff.archived import Archived
 from mailserver.store.sqlite.handoff import archived_file, write_archived
 from mailserver.store.sqlite.schema import STORE_FILE
+from tests.archive.archives import NeverAtRest
 from tests.archive.archives import make_archive as make_period
 from tests.nobody import as_nobody, folder_for_all
 from tests.s3 import fake_s3
@@ -137,6 +140,20 @@ def test_record_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
 
     assert finding.verdict is FindingVerdict.PROBLEM
     assert str(record) in finding.text
+
+
+def test_archive_that_changes_all_the_time_is_left_to_the_run_that_changes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_module, "CHANGES_TIMEOUT_S", 0.01)
+    make_archive(tmp_path / "archive", "id", DAY_NUMBER, seq=7)
+    archived_to(tmp_path, tmp_path / "archive")
+    monkeypatch.setattr(doctor_module, "files_of", lambda archive: NeverAtRest(Path(archive)))
+
+    finding = findings_of(tmp_path, str(tmp_path / "archive"))["answers from archive"]
+
+    assert finding.verdict is FindingVerdict.OK
+    assert finding.text.endswith("_records changes all the time")
 
 
 def test_damaged_settings_are_a_warning(tmp_path: Path) -> None:
