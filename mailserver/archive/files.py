@@ -77,7 +77,7 @@ class ReadableFiles(ArchiveFiles, Protocol):
     """The files of an archive, for whoever looks into it while runs of the compaction change it.
 
     What is read whole must be no longer than MAX_RECORD_BYTES: else that raises RecordDamaged. A small file that is
-    there, but cannot be read, raises Unreadable, unless all others could be at fault, too.
+    there, but cannot be read, raises ArchiveFileUnreadable, unless all others could be at fault, too.
     """
 
     absence: str

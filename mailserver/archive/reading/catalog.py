@@ -30,8 +30,11 @@ from mailserver.archive.reading.row_groups import DataFile, FileGone
 from mailserver.units import SECONDS_PER_DAY
 from mailserver.waku.envelope import TOPIC_BYTES, Topic
 
-_SETTLED_NS = 2 * 10**9
+_SETTLED_S = 2.0
 """A folder's time of change tells two changes apart only if they are at least this far apart."""
+
+_CLOCKS_DIFFER_S = 3600.0
+"""A folder that is older than this by our clock was not changed just now, by the clock of any server that has it."""
 
 ATTEMPTS = 10
 """How often the records are listed again because a run is publishing."""
@@ -125,6 +128,7 @@ class Catalog:
         self._lock = threading.Lock()
         self._has_been_seen = False
         self._settled: FileVersion | None = None
+        self._first_seen: tuple[FileVersion | None, float] = None, 0.0
         self._listed: dict[str, FileVersion] = {}
         self._current = Listing()
         self._records: dict[str, tuple[FileVersion, _Read]] = {}
@@ -156,6 +160,7 @@ class Catalog:
         text = self._files.read(name)
         record = None if text is None else decode_record(text, self._files.where(name))
         if record is None or record.run != period.run:
+            self._settled = None  # it may have been written in its place, as by `cp`: no name in the folder has changed
             raise FileGone(f"{self._files.where(name)} has been replaced")
         index = None
         if record.index is not None:
@@ -163,11 +168,13 @@ class Catalog:
         return PeriodFiles(tuple(self._placed(record, file) for file in record.files), index)
 
     def _listing(self) -> Listing:
-        now = time.time_ns()
+        now, wall = time.monotonic(), time.time()
         before = self._files.state(RECORDS)
         if before is not None and before == self._settled:
             return self._current
         self._settled = None
+        if before != self._first_seen[0]:
+            self._first_seen = before, now
         listed = self._versions()
         is_known = listed == self._listed and not self._current.damage  # what is damaged may be put back in its place
         if not listed or (not is_known and not self._read_all(listed)):
@@ -175,10 +182,16 @@ class Catalog:
                 raise ArchiveFault(f"there is no archive at {self._files.where('')}: {self._files.absence}")
             return Listing()
         self._has_been_seen = True
-        is_settled = before is not None and before == self._files.state(RECORDS) and now - before[1] > _SETTLED_NS
-        if is_settled and not self._current.damage:
+        if self._is_at_rest(before, now, wall) and not self._current.damage:
             self._settled = before
         return replace(self._current, looked_at=len(listed))
+
+    def _is_at_rest(self, state: FileVersion | None, now: float, wall: float) -> bool:
+        """Whether the folder is as it was at these times, and any later change has made, or will make, another state.
+        Our clock does not tell that alone: it may be seconds ahead of the clock of whoever keeps the folder."""
+        if state is None or state != self._files.state(RECORDS):
+            return False
+        return now - self._first_seen[1] > _SETTLED_S or wall - state[1] / 1e9 > _CLOCKS_DIFFER_S
 
     def _read_all(self, listed: dict[str, FileVersion]) -> bool:
         """Read all records that are `listed`; return whether there is an archive."""

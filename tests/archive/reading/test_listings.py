@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import shutil
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from mailserver.archive.access.folder import FolderFiles
 from mailserver.archive.errors import ArchiveFault
 from mailserver.archive.files import FileVersion
 from mailserver.archive.paths import RECORDS
+from mailserver.archive.reading import catalog as catalog_module
 from mailserver.archive.reading import reads as reads_module
 from mailserver.archive.reading.catalog import Listing, Period
 from mailserver.archive.reading.listings import Listings
@@ -20,8 +23,9 @@ from mailserver.archive.reading.source import ArchiveSource
 from mailserver.errors import StoreError
 from mailserver.metrics.registry import Metrics
 from mailserver.store.interface import OURSELVES, Payer, Query
+from tests.archive.reading.asking import Asking
 from tests.archive.reading.parquet import envelope, settle, write_period
-from tests.store.samples import DAY, EVER, FULL, NEWS, START
+from tests.store.samples import DAY, EVER, FULL, NEWS, START, answer, raws
 from tests.waiting import DEADLINE_S, until
 
 RECORDS_LOOKED_AT = 30
@@ -58,6 +62,17 @@ class NoticedFolder(FolderFiles):
     def versions(self, directory: str) -> dict[str, FileVersion]:
         self.is_listed.set()
         return super().versions(directory)
+
+
+class SlowClock(NoticedFolder):
+    """On a file system on which a folder's times do not tell its last changes apart; its clock is 5 s behind ours."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._changed = time.time_ns() - 5 * 10**9
+
+    def state(self, directory: str) -> FileVersion | None:
+        return None if super().state(directory) is None else (1, self._changed)
 
 
 @pytest.fixture
@@ -215,3 +230,44 @@ async def test_records_that_are_looked_at_are_charged_and_a_folder_that_has_not_
     await source.find(nothing, 10, above=None, payer=payer)
     assert sum(charged) == STEP
     source.close()
+
+
+async def test_change_at_the_same_time_as_the_last_is_seen_though_our_clock_is_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_period(tmp_path, [envelope(1, created=START, topic=NEWS)])
+    folder = SlowClock(tmp_path)
+    source = ArchiveSource(folder, at_once=1, cache_bytes=0, is_expected=lambda: True, metrics=Metrics())
+    await source.periods()
+
+    write_period(tmp_path, [envelope(2, created=START + DAY, topic=NEWS)])
+    assert len(await source.periods()) == 2
+
+    monkeypatch.setattr(catalog_module, "_SETTLED_S", 0.0)  # time goes by
+    await source.periods()
+    folder.is_listed.clear()
+    await source.periods()
+    assert not folder.is_listed.is_set()
+    source.close()
+
+
+async def test_record_that_is_written_over_is_read_as_soon_as_its_files_are_missed(tmp_path: Path) -> None:
+    """As `cp` puts back a copy of the archive: no name of a record comes or goes."""
+    kept = [envelope(number, created=START + number, topic=NEWS) for number in range(3)]
+    write_period(tmp_path / "copy", kept, run="run-0", snapshot=False)
+    write_period(tmp_path / "archive", kept, run="run-1", snapshot=False)
+    settle(tmp_path / "archive")
+    reading = Asking()
+    reading.source = ArchiveSource(
+        FolderFiles(tmp_path / "archive"), at_once=1, cache_bytes=0, is_expected=lambda: True, metrics=Metrics()
+    )
+    query = Query(*EVER, FULL)
+    assert await reading.answer(query) == raws(answer(kept, query))
+
+    for file in (tmp_path / "archive").rglob("*run-1*"):
+        file.unlink()
+    for file in filter(Path.is_file, (tmp_path / "copy").rglob("*")):
+        shutil.copyfile(file, tmp_path / "archive" / file.relative_to(tmp_path / "copy"))
+
+    assert await reading.answer(query) == raws(answer(kept, query))
+    reading.source.close()
