@@ -5,11 +5,15 @@
 
 A period is a day, or a month that days were merged into. A period changes at the moment when its record is replaced,
 which is one step.
+
+Each of these files ends in a digest of all before it. A digit that a disk has changed would leave a record that looks
+whole, and a request would not find what its period has. Earlier versions wrote no digest, and do not look at it.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from mailserver.archive.days import day_name, month_of, parse_day
@@ -20,6 +24,9 @@ from mailserver.archive.layout import Layout, PartitionBy
 ARCHIVE_VERSION = 1
 
 SHA256_BYTES = 32
+
+_DIGEST = ',\n "sha256": "'
+"""What stands between a file's text and its digest."""
 
 _FAULTS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What reading a value of the wrong kind may raise: infinity is not an integer, and JSON may nest to any depth."""
@@ -223,7 +230,7 @@ def decode_settings(text: str, where: str) -> Layout:
         ArchiveError: a later version made it.
     """
     try:
-        value = _versioned(json.loads(text), where)
+        value = _loaded(text, where)
         return Layout(PartitionBy(value["partition_by"]), int(value["prefix_digits"]))
     except _FAULTS as error:
         raise RecordDamaged(f"{where} is damaged: {error!r}") from error
@@ -242,7 +249,7 @@ def decode_records(text: str, where: str) -> list[PeriodRecord]:
         ArchiveError: a later version made it.
     """
     try:
-        value = _versioned(json.loads(text), where)
+        value = _loaded(text, where)
         return [_decode_record(record) for record in value["records"]]
     except _FAULTS as error:
         raise RecordDamaged(f"{where} is damaged: {error!r}") from error
@@ -261,18 +268,33 @@ def decode_record(text: str, where: str) -> PeriodRecord:
         ArchiveError: a later version made it.
     """
     try:
-        return _decode_record(_versioned(json.loads(text), where))
+        return _decode_record(_loaded(text, where))
     except _FAULTS as error:
         raise RecordDamaged(f"{where} is damaged: {error!r}") from error
 
 
-def _dump(value: object) -> str:
-    return json.dumps(value, indent=1) + "\n"
+def _dump(value: Mapping[str, Any]) -> str:
+    text = json.dumps(value, indent=1).removesuffix("\n}")
+    return f"{text}{_ending(text)}"
 
 
-def _versioned(value: Any, where: str) -> Any:
+def _ending(text: str) -> str:
+    return f'{_DIGEST}{sha256(text.encode()).hexdigest()}"\n}}\n'
+
+
+def _loaded(text: str, where: str) -> Any:
+    """Read what `_dump` has written. What has no digest in its place is as earlier versions, or people, wrote it.
+
+    Raises:
+        ArchiveError: a later version made it.
+        ValueError: it is not whole. Other `_FAULTS`: it is something else.
+    """
+    value = json.loads(text)
     if value["version"] != ARCHIVE_VERSION:
         raise ArchiveError(f"{where} has version {value['version']!r}, this program knows {ARCHIVE_VERSION}")
+    before, digest, _ = text.rpartition(_DIGEST)
+    if digest and text != before + _ending(before):
+        raise ValueError("its digest does not match")
     return value
 
 

@@ -1,7 +1,9 @@
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -134,6 +136,30 @@ def test_every_truncation_is_damage(decode: Decode, text: str) -> None:
         with pytest.raises(ArchiveError, match=r"^/a/file is damaged: ") as caught:
             decode(whole[:length], "/a/file")
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("decode", "text"), DECODERS)
+def test_no_flipped_bit_changes_what_is_said(decode: Decode, text: str) -> None:
+    said = decode(text, "/a/file")
+    refused = 0
+    for at, bit in product(range(len(text)), (1, 2, 4, 8, 64)):
+        flipped = text[:at] + chr(ord(text[at]) ^ bit) + text[at + 1 :]
+        try:
+            assert decode(flipped, "/a/file") == said, flipped
+        except ArchiveError:
+            refused += 1
+    assert refused > 5 * len(text) * 9 // 10
+
+
+@pytest.mark.parametrize(("decode", "text"), DECODERS)
+def test_what_an_earlier_version_wrote_has_no_digest_and_is_read(decode: Decode, text: str) -> None:
+    earlier = re.sub(r',\n "sha256": "[0-9a-f]{64}"\n}\n$', "\n}\n", text)
+
+    assert (
+        earlier
+        == json.dumps({key: value for key, value in json.loads(text).items() if key != "sha256"}, indent=1) + "\n"
+    )
+    assert decode(earlier, "/a/file") == decode(text, "/a/file")
 
 
 @pytest.mark.parametrize(("decode", "text"), DECODERS)
