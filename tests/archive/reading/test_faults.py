@@ -228,15 +228,18 @@ async def test_index_of_other_files_is_not_used(archive: Path) -> None:
     assert "the index is of other files" in reading.source.problem
 
 
-async def test_permission_that_is_taken_away_is_a_fault_until_it_is_given_back() -> None:
+@pytest.mark.parametrize(
+    ("folder", "mode"), [(".", 0), (RECORDS, 0), (RECORDS, 0o744)], ids=["all", "records", "names"]
+)
+async def test_permission_that_is_taken_away_is_a_fault_until_it_is_given_back(folder: str, mode: int) -> None:
     with folder_for_all() as place:
         archive = archive_in(place)
         reading = Reading(archive)
 
-        archive.chmod(0)
+        (archive / folder).chmod(mode)
         with as_nobody():
             refusal = await reading.refusal()
-        archive.chmod(0o755)
+        (archive / folder).chmod(0o755)
 
         assert "Permission denied" in refusal
         assert await reading.answer() == raws(answer(KEPT, EVERYTHING))
