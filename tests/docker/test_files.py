@@ -97,3 +97,14 @@ def test_every_image_of_others_is_pinned_to_a_version() -> None:
     assert len(set(bases)) == 1
     for image in foreign + bases:
         assert PINNED.fullmatch(image), image
+
+
+def test_programs_that_docs_run_in_a_container_are_in_its_image() -> None:
+    pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
+    runs = {run for page in pages for run in re.findall(r"--entrypoint (\S+) (\S+)", page.read_text(encoding="utf-8"))}
+    image = DOCKERFILE.partition(" AS compaction-root")[2]
+    programs = {"python", *re.findall(r"/usr/bin/(\w+)", image.partition("\nFROM ")[0])}
+    shells = {"bash", "dash", "sh"}  # by one, what is not there can be run, too
+
+    assert runs
+    assert [run for run in runs if run[1] != "compaction" or run[0] not in programs - shells] == []
