@@ -5,6 +5,7 @@ with the first envelope of a day keeps everybody from storing for as long. Ahead
 can be tried again all day if somebody, `pg_dump` say, reads everything in one transaction.
 """
 
+import logging
 import time
 
 import asyncpg
@@ -26,6 +27,8 @@ from mailserver.store.postgres.partitions import (
 )
 from mailserver.store.postgres.schema import Lock
 from mailserver.store.postgres.urls import shown_url
+
+log = logging.getLogger(__name__)
 
 AHEAD_S = 5.0
 """How long it may take: whoever reads waits, and gives up after STATEMENT_TIMEOUT_S. That is enough for several
@@ -68,6 +71,12 @@ class PartitionsAhead:
             await _make_ahead(connection, table, today + 1)
         except asyncpg.QueryCanceledError:
             self._not_before = time.monotonic() + AHEAD_AGAIN_S
+            log.warning(
+                "partition not made, its day goes into the shared one partition=%s limit_s=%g again_in_s=%g",
+                partition(table, today + 1),
+                AHEAD_S,
+                AHEAD_AGAIN_S,
+            )
         except NOT_MADE:
             pass
 

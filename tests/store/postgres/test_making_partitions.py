@@ -304,7 +304,7 @@ async def test_partition_is_made_ahead_although_an_autovacuum_is_in_the_way(
 
 
 async def test_partition_that_would_take_too_long_is_not_tried_again_every_minute(
-    place: Place, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    place: Place, store: PostgresStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await store.put([of_day(TODAY, 1)])
     monkeypatch.setattr(ahead, "WAIT_S", LIMIT_S)
@@ -316,6 +316,9 @@ async def test_partition_that_would_take_too_long_is_not_tried_again_every_minut
     await store.maintain()
 
     assert place.rows(f"SELECT to_regclass('envelopes_d{TODAY + 1}')") == []
+    name = f"envelopes_d{TODAY + 1}"
+    said = f"partition not made, its day goes into the shared one partition={name} limit_s=0.01 again_in_s=21600"
+    assert [message for message in caplog.messages if message.startswith("partition")] == [said]
 
 
 async def test_day_of_which_something_is_elsewhere_stays_there(place: Place, store: PostgresStore) -> None:
