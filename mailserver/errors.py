@@ -9,6 +9,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
         TooManyEnvelopes         [waku.envelope] a long packet has more envelopes than are taken from one
         ForeignLink              [communities.links] a message in a special channel is no link of the owner: ignore it
         CursorOfAnotherStore     [history.id_search] a list of ids was to go on in another store: tell who asks
+        BadRow                   [store.sqlite.leaves] a row is not as SQLite writes it: set it aside, or pass it over
         OtherVersion             [reconcile.wire] the other side speaks another negentropy: compare in another way
       RemoteProtocolError      the peer broke a rule: close its connection with `.reason`
       Libp2pFault              [libp2p.faults] a libp2p peer broke a rule: close its connection, count `.cause`
@@ -76,6 +77,7 @@ defined here. A class whose name begins with an underscore never leaves its modu
         OtherNetworkTopic        [store.message_ids] its ids belong to another network topic than the settings say
         NoStore                  [store.postgres.migration] the database has none, and had one: becomes a StartupError
         Unreachable              [store.postgres.failures] the database does not answer: try again later
+          Refusing               [store.postgres.failures] it is read-only, or somebody holds a lock: try again later
         TableGone                [store.leveldb.files] a table was replaced meanwhile: look which there are
         StoreLost                [store.sqlite.presence] its file was replaced or deleted: nothing works until a restart
       TooManyEntries           [leveldb.batch] a record takes more memory than it may: set it aside

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import asyncpg
 
 from mailserver.errors import StoreError
-from mailserver.store.postgres.failures import ERRORS, LOST, StoreFailures, Unreachable, explain
+from mailserver.store.postgres.failures import ERRORS, LOST, REFUSALS, StoreFailures, Unreachable, explain, unreachable
 from mailserver.store.postgres.schema import LOCK_CLASS, Lock
 from mailserver.store.postgres.urls import check_url
 
@@ -196,10 +196,8 @@ class DatabaseLink:
             result = await job(connection)
             is_done = not connection.is_in_transaction()
             return result
-        except LOST as error:
-            raise Unreachable(explain(error)) from error
-        except (asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError) as error:
-            raise Unreachable(explain(error)) from error
+        except (*LOST, *REFUSALS, asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError) as error:
+            raise unreachable(error) from error
         except (asyncpg.PostgresError, StoreError):
             is_done = not connection.is_in_transaction()
             raise
@@ -240,7 +238,7 @@ class DatabaseLink:
             await self._setup(connection)
             is_set_up = True
         except ERRORS as error:
-            raise Unreachable(explain(error)) from error
+            raise unreachable(error) from error
         finally:
             if not is_set_up:
                 connection.terminate()

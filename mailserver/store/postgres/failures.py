@@ -18,6 +18,14 @@ class Unreachable(StoreError):
     """The database does not answer, or not in time: nothing is known of what was asked of it last."""
 
 
+class Refusing(Unreachable):
+    """It can be reached, and does not do this: it is read-only, or somebody holds a lock for too long."""
+
+
+REFUSALS = (asyncpg.QueryCanceledError, asyncpg.ReadOnlySQLTransactionError)
+"""What the database says then. A new connection is made all the same: whether a session may write was set when it
+began."""
+
 LOST = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, asyncio.TimeoutError)
 """What the driver raises if a connection cannot be used any more. InternalClientError: the database has said something
 out of turn, such as that it shuts down."""
@@ -38,6 +46,11 @@ def explain(error: BaseException) -> str:
     if isinstance(error, asyncpg.PostgresError) and not isinstance(error, asyncpg.PostgresConnectionError):
         return f"the database says: {text}"
     return f"the connection to the database was lost: {text}"
+
+
+def unreachable(error: BaseException) -> Unreachable:
+    """One of ERRORS as what is raised for it."""
+    return (Refusing if isinstance(error, REFUSALS) else Unreachable)(explain(error))
 
 
 class StoreFailures(Failures):

@@ -11,7 +11,7 @@ from mailserver.errors import StoreError
 from mailserver.store.engine.put_queue import ENDED, GROUP_INTERVAL_S, PutQueue, QueuedPut
 from mailserver.store.interface import NewEnvelope
 from mailserver.store.postgres.connections import DatabaseLink
-from mailserver.store.postgres.failures import StoreFailures, Unreachable, explain
+from mailserver.store.postgres.failures import Refusing, StoreFailures, Unreachable, explain
 from mailserver.store.postgres.insertion import insert_group
 from mailserver.store.postgres.others import PostgresOthers, Rows
 from mailserver.store.postgres.partitions import Partitions
@@ -120,6 +120,9 @@ class PostgresWriter:
         except (asyncpg.PostgresError, TimeoutError) as error:
             self._failures.failed_to_store(len(envelopes), explain(error))
             failure = _failure(len(envelopes), explain(error), error)
+        except Refusing as error:  # others may reach it: only what is stored shows that this is over
+            self._failures.failed_to_store(len(envelopes), str(error))
+            failure = _failure(len(envelopes), str(error), error)
         except Unreachable as error:
             self._failures.reached(str(error))
             failure = _failure(len(envelopes), str(error), error)

@@ -1,6 +1,7 @@
 """A database that goes away, hangs, comes back, or is another one by then."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -18,7 +19,7 @@ from mailserver.store.retention import END_OF_TIME, Surplus
 from tests.store.engines import EVERYTHING, found
 from tests.store.postgres.conftest import Place
 from tests.store.postgres.line import Way, line_to
-from tests.store.postgres.server import Server, new_schema
+from tests.store.postgres.server import USER, Server, new_schema
 from tests.store.samples import new_envelopes, raws
 from tests.waiting import turns, until
 
@@ -144,6 +145,42 @@ async def test_lost_database_confirms_nothing_and_says_so_and_recovers_by_itself
     assert await found(store) == raws(envelopes[:1])
     await store.put(envelopes)
     assert await found(store) == raws(envelopes[::-1])
+
+
+async def test_database_that_is_read_only_is_told_once_and_written_again_when_that_is_over(
+    own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each session keeps what was set when it began. That it can be read does not mean that the trouble is over."""
+    caplog.set_level("INFO")
+    schema = new_schema(own_server)
+    cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'guest'"
+    own_server.sql(f"CREATE ROLE guest LOGIN; ALTER SCHEMA {schema} OWNER TO guest")
+    async with open_store(own_server.url(schema).replace(f"{USER}@", "guest@")) as store:
+        await store.put(new_envelopes(1))
+        own_server.sql(f"ALTER ROLE guest SET default_transaction_read_only = on; {cut}")
+        await until_well(store)  # as far as is known: it can be read
+        for _ in range(3):
+            with pytest.raises(StoreError, match="read-only"):
+                await store.put(new_envelopes(1, first=1))
+            with pytest.raises(StoreError, match="read-only"):
+                await store.touch()
+            await until_well(store)
+        problem = store.problem
+
+        own_server.sql("ALTER ROLE guest RESET default_transaction_read_only")
+        async with asyncio.timeout(15):
+            while store.problem:
+                with contextlib.suppress(StoreError):  # it is not tried again at once
+                    await store.put(new_envelopes(2))
+                await asyncio.sleep(0.02)
+        await store.touch()
+
+        assert len(await found(store)) == 2
+    assert "read-only transaction" in problem
+    assert [message.partition(" envelopes=")[0] for message in caplog.messages if "store " in message] == [
+        "store write failed",
+        "store can be written again",
+    ]
 
 
 async def test_others_are_heard_again_when_the_database_is_back(
