@@ -7,13 +7,15 @@ Format: SQLite, "Database File Format", 1.6 (B-tree pages), 2.1 (records).
 
 from collections.abc import Iterator
 
+from mailserver.errors import DecodeError
+
 TABLE_LEAF = 0x0D
 _LEAF_HEADER_BYTES = 8
 _MIN_CELL_BYTES = 4
 MAX_VARINT_BYTES = 9
 
 
-class BadRow(Exception):
+class BadRow(DecodeError):
     """A row is not as SQLite writes it; `str()` says why."""
 
 
