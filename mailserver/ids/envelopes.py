@@ -88,7 +88,7 @@ def meta_of(envelope: Envelope) -> bytes:
         NoId: it claims to have been created at or before the first second of 1970.
     """
     if envelope.created < 1:
-        raise NoId(f"an envelope that was created {envelope.created} s after 1970 began has no id")
+        raise NoId(f"an envelope that was created {envelope.created} s after the beginning of 1970 has no id")
     return _META.pack(envelope.created * NS, envelope.ttl, envelope.nonce)
 
 
@@ -103,7 +103,7 @@ def read_meta(meta: bytes) -> EnvelopeMeta:
     nanoseconds, ttl, nonce = _META.unpack(meta)
     created, rest = divmod(nanoseconds, NS)
     if rest or not created:
-        raise DecodeError("created is not in whole seconds after 1970 began", got=nanoseconds)
+        raise DecodeError("created is not a whole number of seconds since 1970, from 1 on", got=nanoseconds)
     if created + ttl > MAX_U32:
         raise DecodeError("expiry is beyond 32 bits", got=created + ttl, limit=MAX_U32)
     return EnvelopeMeta(created, ttl, nonce)

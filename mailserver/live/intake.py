@@ -228,4 +228,4 @@ class Intake:
             for sighting in batch.sightings:
                 sighting.stored_in = batch.generation
         if batch.stored and self._store.generation != batch.generation:
-            raise StoreError("the store may have lost envelopes that it had: they are to be sent again")
+            raise StoreError("the store may have lost envelopes: send them again")

@@ -179,8 +179,8 @@ def test_longest_envelope_fits_into_a_message() -> None:
     [
         (bytes(19), "meta is not that of an envelope, got 19, limit 20"),
         (bytes(21), "meta is not that of an envelope, got 21, limit 20"),
-        (bytes(20), "created is not in whole seconds after 1970 began, got 0"),
-        ((10**9 + 1).to_bytes(8, "big") + bytes(12), "created is not in whole seconds after 1970 began"),
+        (bytes(20), "created is not a whole number of seconds since 1970, from 1 on, got 0"),
+        ((10**9 + 1).to_bytes(8, "big") + bytes(12), "created is not a whole number of seconds since 1970, from 1 on"),
         ((2 * 10**9).to_bytes(8, "big") + (MAX_U32 - 1).to_bytes(4, "big") + bytes(8), "expiry is beyond 32 bits"),
         ((2**32 * 10**9).to_bytes(8, "big") + bytes(12), "expiry is beyond 32 bits, got 4294967296"),
     ],

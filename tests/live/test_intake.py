@@ -642,7 +642,7 @@ async def test_nothing_is_confirmed_that_the_store_may_have_lost_meanwhile(
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "put", put_and_lose)
-        with pytest.raises(StoreError, match="sent again"):
+        with pytest.raises(StoreError, match="send them again"):
             await take(intake, [known, new], peer=2)
     counted = PutsCounted(store, monkeypatch)
 

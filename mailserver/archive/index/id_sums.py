@@ -100,13 +100,13 @@ def sums_of(created: pa.Array | pa.ChunkedArray, muids: pa.Array | pa.ChunkedArr
         created: Unix seconds.
         muids: null where an envelope has no id.
     Raises:
-        ValueError: an envelope with an id was created at no time that one can have.
+        ValueError: an envelope has an id, and a time of creation that none with an id can have.
     """
     seconds = numbers_of(created)
     if muids.null_count:
         seconds, muids = seconds[muids.is_valid().to_numpy(zero_copy_only=False)], muids.drop_null()
     if len(seconds) and not 0 < seconds.min() <= seconds.max() <= MAX_U32:
-        raise ValueError("an envelope with an id was created at no time that one can have")
+        raise ValueError("an envelope has an id, and an impossible time of creation")
     ids = b"".join([sha256(name).digest() for name in muids.to_pylist()])
     limbs = np.frombuffer(ids, "<u4").reshape(len(seconds), _LIMBS).astype(np.uint64)
     return _by(seconds // MINUTE_S, np.ones(len(seconds), np.uint64), limbs)

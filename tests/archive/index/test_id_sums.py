@@ -89,7 +89,7 @@ def _expected(by: dict[int, list[bytes]]) -> dict[int, tuple[int, int]]:
 
 
 def test_id_of_no_time_is_refused() -> None:
-    with pytest.raises(ValueError, match="at no time"):
+    with pytest.raises(ValueError, match="an impossible time"):
         summed([(0, b"x" * 33)])
 
 
