@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import asyncpg
 
 from mailserver.errors import StoreError
-from mailserver.store.postgres.failures import ERRORS, LOST, REFUSALS, StoreFailures, Unreachable, explain, unreachable
+from mailserver.store.postgres.failures import ERRORS, LOST, REFUSALS, Refusing, StoreFailures, Unreachable, unreachable
 from mailserver.store.postgres.schema import LOCK_CLASS, Lock
 from mailserver.store.postgres.urls import check_url
 
@@ -230,8 +230,12 @@ class DatabaseLink:
         try:
             connection = await connect(self._url, STATEMENT_TIMEOUT_S)
         except (*ERRORS, ValueError) as error:
-            self._failures.reached(explain(error))
-            raise Unreachable(explain(error)) from error
+            failure = unreachable(error)
+            if not isinstance(
+                failure, Refusing
+            ):  # others may have connections: it would be said and taken back by turns
+                self._failures.reached(str(failure))
+            raise failure from error
         is_set_up = False
         try:
             await connection.execute(self._session)

@@ -19,10 +19,11 @@ class Unreachable(StoreError):
 
 
 class Refusing(Unreachable):
-    """It can be reached, and does not do this: it is read-only, or somebody holds a lock for too long."""
+    """It can be reached, and does not do this: it is read-only, or has too many connections, or somebody holds a lock
+    for too long."""
 
 
-REFUSALS = (asyncpg.QueryCanceledError, asyncpg.ReadOnlySQLTransactionError)
+REFUSALS = (asyncpg.QueryCanceledError, asyncpg.ReadOnlySQLTransactionError, asyncpg.TooManyConnectionsError)
 """What the database says then. A new connection is made all the same: whether a session may write was set when it
 began."""
 

@@ -183,6 +183,33 @@ async def test_database_that_is_read_only_is_told_once_and_written_again_when_th
     ]
 
 
+async def test_database_that_gives_too_few_connections_is_told_once(
+    own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who has one can read: that does not mean that the trouble is over."""
+    schema = new_schema(own_server)
+    own_server.sql(f"CREATE ROLE few LOGIN; ALTER SCHEMA {schema} OWNER TO few")
+    async with open_store(own_server.url(schema).replace(f"{USER}@", "few@")) as store:
+        assert await found(store) == []  # nothing was stored yet, so the writer has no connection
+        own_server.sql("ALTER ROLE few CONNECTION LIMIT 0")
+        for _ in range(3):
+            with pytest.raises(StoreError, match="too many connections"):
+                await store.put(new_envelopes(1))
+            assert await found(store) == []
+        problem = store.problem
+
+        own_server.sql("ALTER ROLE few CONNECTION LIMIT -1")
+        async with asyncio.timeout(15):
+            while store.problem:
+                with contextlib.suppress(StoreError):  # it is not tried again at once
+                    await store.put(new_envelopes(1))
+                await asyncio.sleep(0.02)
+
+    assert "too many connections" in problem
+    assert [message for message in caplog.messages if "unreachable" in message] == []
+    assert len([message for message in caplog.messages if message.startswith("store write failed")]) == 1
+
+
 async def test_others_are_heard_again_when_the_database_is_back(
     own_server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
