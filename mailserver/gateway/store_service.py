@@ -105,7 +105,7 @@ class StoreService:
         except (StoreError, TimeoutError) as error:
             log.error("store query failed error=%r", str(error) or type(error).__name__)
             return _UNAVAILABLE.answer(request_id)
-        encoded = tuple(entry.encode() for entry in page.entries)
+        encoded = tuple([entry.encode() for entry in page.entries])
         status = StoreStatus.OK
         return StoreQueryResponse(request_id, status, status.text, pagination_cursor=page.cursor, encoded=encoded)
 

@@ -18,6 +18,7 @@ for. A field of its own for the MUIDs of a request would be ignored there, and a
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mailserver.codec import varint
 from mailserver.codec.protobuf import unzigzag, write_bytes, write_number, zigzag
@@ -209,6 +210,15 @@ def decode_key_value(packet: bytes) -> WakuMessageKeyValue:
 _MESSAGES_TAG = write_bytes(20, b"")[:-1]
 """What stands before the length of each message of a response."""
 
+LENGTHS_KEPT = 1024
+"""Of so many lengths of messages it is remembered how they are written. Applications pad what they send."""
+
+
+@lru_cache(maxsize=LENGTHS_KEPT)
+def _message_head(message_bytes: int) -> bytes:
+    """What stands before a message of a response."""
+    return _MESSAGES_TAG + varint.encode(message_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class StoreQueryResponse:
@@ -228,7 +238,8 @@ class StoreQueryResponse:
         """The protobuf form."""
         parts = [write_text(1, self.request_id), write_number(10, self.status_code), write_text(11, self.status_desc)]
         for each in (*(message.encode() for message in self.messages), *self.encoded):
-            parts += _MESSAGES_TAG, varint.encode(len(each)), each
+            parts.append(_message_head(len(each)))
+            parts.append(each)
         if self.pagination_cursor is not None:
             parts.append(write_bytes(51, self.pagination_cursor))
         return b"".join(parts)
