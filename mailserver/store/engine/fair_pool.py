@@ -34,9 +34,10 @@ class FairPool(Generic[T]):
         Args:
             likely: how much work it likely is. Of the payers that wait, the one for whom less work was done is next.
         """
+        if self._idle:  # then nobody waits, and with the last who does the queue forgets whom it has served
+            return self._idle.pop()
         turn: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.add(payer.group, payer.member, _Waiting(payer, likely, turn), likely)
-        self._give()
         try:
             return await turn
         except asyncio.CancelledError:
