@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from mailserver.store.sqlite.schema import SCHEMA_VERSION
-from spark_export.errors import ExportError
-from spark_export.store import StoreDay, connect, describe
+from spark_export.errors import ExportError, MailserverFirst
+from spark_export.store import StoreDay, check_mailserver_was_first, connect, describe
 from tests.spark_export.samples import DAY, DAY_S, NOON, SPORT, envelope, envelopes, identity, prune, put
 from tests.store.samples import change
 
@@ -92,6 +92,18 @@ def test_store_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     change(path, f"PRAGMA user_version = {SCHEMA_VERSION - 1}")
 
     assert_refused(path, "start this version of the mailserver on it once, which migrates it")
+
+
+@pytest.mark.parametrize(
+    "sql", [f"PRAGMA user_version = {SCHEMA_VERSION - 1}", "DELETE FROM identity"], ids=["earlier version", "backup"]
+)
+def test_store_that_waits_for_the_mailserver_is_told_from_one_that_does_not(tmp_path: Path, sql: str) -> None:
+    path = put(tmp_path / "mailserver.db")
+    check_mailserver_was_first(path)
+    change(path, sql)
+
+    with pytest.raises(MailserverFirst, match=r"start .* on it once"):
+        check_mailserver_was_first(path)
 
 
 def test_store_of_a_later_version_is_refused(tmp_path: Path) -> None:
