@@ -25,7 +25,8 @@ from mailserver.ids.waku_message import MessageHash
 from mailserver.metrics.gateway import GatewayMetrics
 from mailserver.store.arrivals import OtherStore
 from mailserver.store.message_ids import BEFORE_ALL, Arrival
-from mailserver.waku.envelope import EnvelopeFields, EnvelopeHash, Topic, read_fields
+from mailserver.waku.envelope import EnvelopeHash, Topic
+from mailserver.waku.envelope_rows import EnvelopeFields, read_fields
 
 log = logging.getLogger(__name__)
 

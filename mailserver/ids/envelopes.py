@@ -22,13 +22,13 @@ from binascii import hexlify
 from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import sha256
-from itertools import repeat
 from typing import NamedTuple, cast
 
 from mailserver.errors import DecodeError
 from mailserver.ids.muid import Difference, Muid, NoId, differences, metadata_of, muid
 from mailserver.ids.waku_message import MessageHash, WakuMessage
-from mailserver.waku.envelope import MAX_U32, Envelope, EnvelopeFields, Topic, encode_envelope, read_fields
+from mailserver.waku.envelope import MAX_U32, Envelope, Topic, encode_envelope
+from mailserver.waku.envelope_rows import EnvelopeFields, EnvelopeRow, read_rows
 
 NS = 1_000_000_000
 
@@ -43,6 +43,7 @@ CONTENT = "network topic, topic or data"
 
 _META = struct.Struct(">Q I Q")
 _META_HEAD = struct.Struct(">Q I")
+_META_PARTS = struct.Struct(">Q I 8s")
 META_BYTES = _META.size
 TIMESTAMP_BYTES = 8
 BEFORE_TOPIC, BEHIND_TOPIC = b"/waku/1/0x", b"/rfc26"
@@ -158,36 +159,42 @@ def _before_topics(network_topic: str) -> bytes:
 
 
 def joined_muids(
-    network_topic: str, body: bytes, sizes: Iterable[int], created: Iterable[int | None] = repeat(None)
+    network_topic: str, body: bytes, sizes: Iterable[int], created: Iterable[int] | None = None
 ) -> list[Muid | None]:
     """Compute the MUIDs of envelopes that lie one after the other; None for one that does not decode, or has no id.
 
-    It takes half the time of `decode_envelope` and `envelope_muid`, and half of that is SHA-256.
+    It takes four tenths of the time of `decode_envelope` and `envelope_muid`, and half of that is SHA-256.
 
     Args:
         sizes: the length of each, 0 for one that is not there.
         created: when each of them must have been created to have an id; None: at any time.
     """
-    pack, join, before, behind = _META_HEAD.pack, b"".join, _before_topics(network_topic), BEHIND_TOPIC
-    muids: list[bytes | None] = []
-    # All are read before any is hashed: to do both by turns takes a tenth longer.
-    for fields, expected in zip([*read_fields(body, sizes)], created, strict=False):
-        if fields is None or fields[0] < 1 or (expected is not None and fields[0] != expected):
-            muids.append(None)
-            continue
-        second, ttl, topic, data, nonce = fields
-        meta = pack(second * NS, ttl) + nonce
-        # As `muid`, in its order; a call for each would take a tenth of the time.
-        muids.append(sha256(join((before, hexlify(topic), behind, meta, data))).digest() + meta)
-    return cast(list[Muid | None], muids)
+    before, behind, join = _before_topics(network_topic), BEHIND_TOPIC, b"".join
+    # One step for all of them after the other: to take all steps for each of them takes a tenth longer.
+    rows = read_rows(body, sizes)
+    if created is not None:
+        rows = [
+            row if row is not None and row[1] - row[2] == second else None
+            for row, second in zip(rows, created, strict=False)
+        ]
+    metas = _metas(rows)
+    # As `muid`, in its order; a call for each would take a tenth of the time.
+    hashed = [
+        join((before, hexlify(row[4]), behind, meta, row[6])) if row is not None and meta is not None else b""
+        for row, meta in zip(rows, metas, strict=True)
+    ]
+    names = [None if meta is None else sha256(each).digest() + meta for each, meta in zip(hashed, metas, strict=True)]
+    return cast(list[Muid | None], names)
 
 
 def joined_metas(body: bytes, sizes: Iterable[int]) -> list[bytes | None]:
     """The metas of envelopes that lie one after the other; None for one that does not decode, or has no id."""
-    return [
-        None if fields is None or fields[0] < 1 else _META_HEAD.pack(fields[0] * NS, fields[1]) + fields[4]
-        for fields in read_fields(body, sizes)
-    ]
+    return _metas(read_rows(body, sizes))
+
+
+def _metas(rows: Iterable[EnvelopeRow | None]) -> list[bytes | None]:
+    pack = _META_PARTS.pack
+    return [None if row is None or row[1] <= row[2] else pack((row[1] - row[2]) * NS, row[2], row[8]) for row in rows]
 
 
 def envelope_of(network_topic: str, name: Muid, topic: Topic, data: bytes) -> Envelope:

@@ -12,7 +12,8 @@ from typing import NamedTuple, Protocol
 from mailserver.errors import StoreError
 from mailserver.store.interface import OURSELVES, Payer
 from mailserver.store.message_ids import Arrival
-from mailserver.waku.envelope import Envelope, EnvelopeFields, EnvelopeHash
+from mailserver.waku.envelope import Envelope, EnvelopeHash
+from mailserver.waku.envelope_rows import EnvelopeFields
 
 
 class OtherStore(StoreError):

@@ -5,8 +5,7 @@ bytes, the numbers that were read from them, and the offsets of its parts.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple, NewType, TypeAlias
+from typing import NamedTuple, NewType
 
 from mailserver.codec import rlp
 from mailserver.codec.keccak import keccak256, running_keccak
@@ -153,55 +152,6 @@ def decode_envelopes(payload: bytes) -> list[Envelope]:
         if len(envelopes) > MAX_ENVELOPES_PER_PACKET:
             raise DecodeError("packet holds too many envelopes", limit=MAX_ENVELOPES_PER_PACKET)
     return envelopes
-
-
-EnvelopeFields: TypeAlias = tuple[int, int, Topic, bytes, bytes]
-"""What an envelope says: created, ttl, topic, data, and the nonce as 8 bytes, big-endian."""
-
-
-def read_fields(body: bytes, sizes: Iterable[int]) -> Iterator[EnvelopeFields | None]:
-    """Read envelopes that lie one after the other, as a store has them: of each its fields, None if it does not decode.
-
-    It takes six tenths of the time of `decode_envelope`: nothing is kept of where the fields are.
-
-    Args:
-        sizes: the length of each. One of 0 does not decode.
-    """
-    unpack, fixed = _USUAL.unpack_from, _USUAL.size
-    at = 0
-    for size in sizes:
-        end = at + size
-        if size > fixed:
-            lists, length, expiries, expiry, ttl, topics, topic, datas, data_bytes = unpack(body, at)
-            data_at = at + fixed
-            nonce_at = data_at + data_bytes
-            nonce = body[nonce_at + 1 : end]
-            if (  # the conditions of `_scan`
-                length == size - 3
-                and (lists, expiries, topics, datas) == _USUAL_HEADS
-                and data_bytes > 0xFF
-                and expiry > 0xFF_FFFF
-                and 0 < ttl < 0x80
-                and 0 < len(nonce) <= NONCE_BYTES
-                and body[nonce_at] == 0x80 + len(nonce)
-                and nonce[0]
-                and (len(nonce) > 1 or nonce[0] >= 0x80)
-            ):
-                yield expiry - ttl, ttl, topic, body[data_at:nonce_at], nonce.rjust(NONCE_BYTES, b"\0")
-                at = end
-                continue
-        yield _fields_of(body[at:end])
-        at = end
-
-
-def _fields_of(raw: bytes) -> EnvelopeFields | None:
-    """The fields of an envelope of any form."""
-    try:
-        envelope = decode_envelope(raw)
-    except DecodeError:
-        return None
-    nonce = envelope.nonce.to_bytes(NONCE_BYTES, "big")
-    return envelope.created, envelope.ttl, envelope.topic, envelope.data, nonce
 
 
 class EnvelopeReader:

@@ -18,7 +18,8 @@ from mailserver.ids.waku_message import WakuMessage, decode_message
 from mailserver.live.feed import Feed
 from mailserver.store.message_ids import Arrival
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.waku.envelope import Envelope, EnvelopeFields, EnvelopeHash
+from mailserver.waku.envelope import Envelope, EnvelopeHash
+from mailserver.waku.envelope_rows import EnvelopeFields
 from tests.gateway.clients import LightClient
 from tests.gateway.worlds import NEWS_TOPIC, TOPIC, Gateway, mapped, message, on_each_engine, running_gateway
 from tests.mailservers import NOW, SPORT, make_envelope, stored

@@ -25,7 +25,8 @@ from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC as NETWORK
 from mailserver.ids.muid import Muid, NoId, metadata_of, muid
 from mailserver.ids.waku_message import decode_message
 from mailserver.waku.acceptance import MAX_ENVELOPE_BYTES
-from mailserver.waku.envelope import MAX_U32, Envelope, Topic, decode_envelope, encode_envelope, read_fields
+from mailserver.waku.envelope import MAX_U32, Envelope, Topic, decode_envelope, encode_envelope
+from mailserver.waku.envelope_rows import read_fields
 from tests.properties import settings
 from tests.waku.envelopes import RECORDED, RECORDED_RAWS
 

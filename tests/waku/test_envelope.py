@@ -16,8 +16,8 @@ from mailserver.waku.envelope import (
     encode_envelope,
     mine,
     pow_of,
-    read_fields,
 )
+from mailserver.waku.envelope_rows import read_fields
 from tests.properties import settings
 from tests.waku.envelopes import LONG, RECORDED, RECORDED_RAWS, SMALL, TOPIC, USUAL, keccak256
 

@@ -24,7 +24,8 @@ from mailserver.ids.envelopes import (
     message_hashes,
 )
 from mailserver.ids.waku_message import MESSAGE_HASH_BYTES, MessageHash
-from mailserver.waku.envelope import TOPIC_BYTES, EnvelopeFields, EnvelopeHash, read_fields
+from mailserver.waku.envelope import TOPIC_BYTES, EnvelopeHash
+from mailserver.waku.envelope_rows import EnvelopeFields, read_fields
 
 LENGTHS_KEPT = 1024
 """For so many lengths of data it is remembered how they are written. Applications pad what they send."""

@@ -35,7 +35,8 @@ from mailserver.store.arrivals import ArrivalLog, Arrived
 from mailserver.store.engine import work
 from mailserver.store.interface import OURSELVES, GoesOn, Payer, always
 from mailserver.store.message_ids import BEFORE_ALL, Arrival
-from mailserver.waku.envelope import Envelope, EnvelopeFields, EnvelopeHash
+from mailserver.waku.envelope import Envelope, EnvelopeHash
+from mailserver.waku.envelope_rows import EnvelopeFields
 from mailserver.waku2.store_rules import StoreQuery
 
 MAX_NEWS = 1000

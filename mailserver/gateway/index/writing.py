@@ -15,7 +15,8 @@ from mailserver.ids.waku_message import MessageHash
 from mailserver.store.arrivals import Arrived, ArrivedFields
 from mailserver.store.message_ids import BEFORE_ALL, Arrival
 from mailserver.store.sqlite.connections import transaction
-from mailserver.waku.envelope import EnvelopeHash, read_fields
+from mailserver.waku.envelope import EnvelopeHash
+from mailserver.waku.envelope_rows import read_fields
 
 CURSOR_KEPT_S = 86_400
 """For so long a page can begin behind a message that is gone."""

@@ -7,7 +7,8 @@ from mailserver.errors import DecodeError
 from mailserver.store.arrivals import ArrivedEnvelope, ArrivedFields
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES
 from mailserver.store.message_ids import Arrival
-from mailserver.waku.envelope import EnvelopeHash, decode_envelope, read_fields
+from mailserver.waku.envelope import EnvelopeHash, decode_envelope
+from mailserver.waku.envelope_rows import read_fields
 
 READERS = 2
 """How many statements are run at once."""

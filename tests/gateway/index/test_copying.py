@@ -11,7 +11,7 @@ from mailserver.gateway.index.schema import INDEX_FILE
 from mailserver.store.sqlite.backup import snapshot
 from mailserver.store.sqlite.schema import STORE_FILE
 from mailserver.store.sqlite.store import open_store
-from mailserver.waku.envelope import read_fields
+from mailserver.waku.envelope_rows import read_fields
 from tests.gateway.index.worlds import (
     World,
     at,

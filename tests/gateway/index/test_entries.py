@@ -12,7 +12,8 @@ from mailserver.gateway.index.values import EncodedMessage, StoredEntry
 from mailserver.ids.envelopes import NS, message_of
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC, NoId
 from mailserver.ids.waku_message import MessageHash
-from mailserver.waku.envelope import Envelope, encode_envelope, read_fields
+from mailserver.waku.envelope import Envelope, encode_envelope
+from mailserver.waku.envelope_rows import read_fields
 from tests.gateway.index.worlds import envelope, envelopes, stored
 
 NOTHING = MessageHash(bytes(32))

@@ -21,7 +21,7 @@ from mailserver.store.message_ids import Arrival, NotIndexedYet
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.store.sqlite.arrivals import SqliteArrivalLog, SqliteArrived
 from mailserver.store.sqlite.schema import STORE_FILE
-from mailserver.waku.envelope import read_fields
+from mailserver.waku.envelope_rows import read_fields
 from tests.gateway.index.worlds import (
     NEWS_TOPIC,
     World,
