@@ -28,11 +28,12 @@ BYTES_AT_ONCE = 1024 * 1024
 
 READ_AHEAD = 4
 """So many lists of ids read ahead at a time. While its client stalls, such a list keeps what it has read ahead, up to
-BYTES_AT_ONCE or one envelope, and keys of 32 bytes of FOUND_AHEAD matches. Another keeps the keys of a packet."""
+BYTES_AT_ONCE or one envelope, and MUIDs of as much, and keys of 32 bytes of FOUND_AHEAD matches. Another keeps the keys
+of a packet."""
 
 FOUND_AHEAD = 4000
-"""How many matches such a list looks for at once. To look for those of each packet alone takes so many trips to the
-store's threads that it waits again for what it reads ahead."""
+"""How many matches such a list looks for at once, and how many it reads, if they are short. To look for those of each
+packet alone takes so many trips to the store's threads that it waits again for what it reads ahead."""
 
 SLICE = 256
 """What was read is looked at in slices of so many envelopes, between which others go on. One of usual envelopes takes
@@ -88,7 +89,8 @@ class IdLists:
         Raises:
             DecodeError: the cursor is none of such a list.
         """
-        search = IdSearch(self.source, selection, payer, goes_on, count, AtOnce(count, BYTES_AT_ONCE))
+        at_once = AtOnce(count, BYTES_AT_ONCE)
+        search = IdSearch(self.source, selection, payer, goes_on, count, at_once, reads_found=True)
         async with ReadAhead[ReadPiece | None](self._reading_ahead) as ahead:
             yield IdMatches(search, partial(_muids, self.ids.network_topic, selection.metadata), limit, ahead)
 
@@ -114,8 +116,7 @@ class IdMatches(Generic[T]):
     """What a query finds, newest first: MUIDs, or envelopes. They read themselves, some at a time, at their payer's
     expense.
 
-    Envelopes without an id are left out. `left`: how many may still be read. `is_over`: whether nothing follows, as far
-    as is known.
+    Envelopes without an id are left out. `left`: how many may still be read.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class IdMatches(Generic[T]):
         limit: int,
         ahead: ReadAhead[ReadPiece | None] | None = None,
     ) -> None:
-        """Begin, where a search does.
+        """Begin, where a search does. As many are read at a time as that reads at once when it begins.
 
         Args:
             taking: makes what is wanted of each of some envelopes that were read; None of one that is not wanted.
@@ -135,9 +136,17 @@ class IdMatches(Generic[T]):
         self._search = search
         self._taking = taking
         self._ahead = ahead
+        self._at_a_time = search.at_once.envelopes
         self._cut_at = b""  # the cursor of a list that ends between two matches of a page
+        self._taken: list[T] = []  # what of a piece was not read yet
+        self._wanted = limit  # of what follows the pieces that were taken
+        self._is_searched = not limit
         self.left = limit
-        self.is_over = not limit
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing follows, as far as is known."""
+        return self._is_searched and not self._taken
 
     async def read(self) -> list[T]:
         """Read the next matches. None at all: the search is over, and `cursor` says whether there may be more.
@@ -145,25 +154,27 @@ class IdMatches(Generic[T]):
         Raises:
             StoreError: the source cannot be read.
         """
-        while not self.is_over:
+        while not self._taken and not self._is_searched:
             piece = await self._next_piece()
             if piece is None:
-                self.is_over = True
-                break
-            found = await self._take(piece)
-            self.is_over = not (self.left and piece.may_be_more)
-            if found:
-                return found
-        return []
+                self._is_searched = True
+            else:
+                self._taken = await self._take(piece)
+                self._is_searched = not (self._wanted and piece.may_be_more)
+        found = self._taken[: self._at_a_time]
+        del self._taken[: self._at_a_time]
+        self.left -= len(found)
+        return found
 
     async def _next_piece(self) -> ReadPiece | None:
-        ahead = self._ahead
-        piece = await (self._search.read(self.left) if ahead is None or not ahead.has_begun else ahead.next())
+        ahead, search = self._ahead, self._search
+        piece = await (search.read(self._wanted) if ahead is None or not ahead.has_begun else ahead.next())
         if ahead is not None and piece is not None and piece.may_be_more:
-            left = self.left - len(piece.raws.sizes)
-            if left > 0 and await ahead.take_place():
-                self._search.found_at_once = FOUND_AHEAD
-                ahead.begin(self._search.read(left))
+            wanted = self._wanted - len(piece.raws.sizes)
+            if wanted > 0 and await ahead.take_place():
+                search.found_at_once = FOUND_AHEAD
+                search.at_once = search.at_once._replace(envelopes=FOUND_AHEAD)
+                ahead.begin(search.read(wanted))
         return piece
 
     async def _take(self, piece: ReadPiece) -> list[T]:
@@ -174,11 +185,11 @@ class IdMatches(Generic[T]):
             await asyncio.sleep(0)
             taken += self._taking(some)
         found = [each for each in taken if each is not None]
-        if len(found) > self.left or (found and len(found) == self.left and piece.is_cut):
+        if len(found) > self._wanted or (found and len(found) == self._wanted and piece.is_cut):
             there = (at for at, each in enumerate(taken) if each is not None)
-            self._cut_at = piece.cursor_behind(next(islice(there, self.left - 1, None)))
-            del found[self.left :]
-        self.left -= len(found)
+            self._cut_at = piece.cursor_behind(next(islice(there, self._wanted - 1, None)))
+            del found[self._wanted :]
+        self._wanted -= len(found)
         return found
 
     @property

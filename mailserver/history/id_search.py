@@ -13,7 +13,7 @@ from mailserver.history.sending import LIKELY_BYTES
 from mailserver.mail.request import Cursor
 from mailserver.store.interface import GoesOn, HistorySource, Page, Payer, Place, Query, Raws
 from mailserver.store.message_ids import ALL_METADATA, BEFORE_ALL, Arrival, MetadataRange
-from mailserver.waku.bloom import Interest
+from mailserver.waku.bloom import FULL_INTEREST, Interest
 from mailserver.wakuid.packets import Order
 
 STORE_ID_BYTES = 16
@@ -134,7 +134,7 @@ class ReadPiece(NamedTuple):
 class IdSearch:
     """Finds what a selection may have, newest first, and reads it piece by piece, at a payer's expense.
 
-    `found_at_once`: how many are looked for at once, if so many are wanted.
+    `found_at_once`: how many are looked for at once, if so many are wanted. `at_once`: how much is read at once.
     """
 
     def __init__(
@@ -145,21 +145,26 @@ class IdSearch:
         goes_on: GoesOn,
         found_at_once: int,
         at_once: AtOnce,
+        *,
+        reads_found: bool = False,
     ) -> None:
         """Begin with nothing found.
 
+        Args:
+            reads_found: whether all that is found is read at once. Then a store may do both in one statement.
         Raises:
             DecodeError: the cursor is none of a list that is newest first.
         """
         self._source = source
-        self._query = Query(*selection.bounds, selection.interest, selection.below())
+        read_bytes = at_once.bytes if reads_found and selection.interest == FULL_INTEREST else 0
+        self._query = Query(*selection.bounds, selection.interest, selection.below(), read_bytes)
         self._is_of_all = selection.metadata == ALL_METADATA
-        self._at_once = at_once
         self._page: Page | None = None
         self._at = 0  # how many of it were read
         self._mean = LIKELY_BYTES
         self.meter = MeteredPayer(payer, goes_on)
         self.found_at_once = found_at_once
+        self.at_once = at_once
 
     async def read(self, wanted: int) -> ReadPiece | None:
         """Read the next piece; None at the end, or if the search is not to go on.
@@ -173,8 +178,8 @@ class IdSearch:
         if page is None:
             return None
         # As many as will fit if they are as long as those of the piece before.
-        count = min(page.left, self._at_once.envelopes, self._at_once.bytes // self._mean + 1)
-        raws = await page.read(count, self._at_once.bytes)
+        count = min(page.left, self.at_once.envelopes, self.at_once.bytes // self._mean + 1)
+        raws = await page.read(count, self.at_once.bytes)
         if raws.body:
             self._mean = len(raws.body) // (len(raws.sizes) - raws.sizes.count(0))
         first, is_cut = self._at, page.left > 0
@@ -192,7 +197,7 @@ class IdSearch:
                 return None
             # If few of them are in the range, not every search is for the few that are still wanted.
             most = min(wanted, self.found_at_once) if self._is_of_all else SEARCHED_AT_ONCE
-            rows = min(most, FOUND_BYTES // self._mean + 1)
+            rows = min(most, (self._query.read_bytes or FOUND_BYTES) // self._mean + 1)
             self._page = await self._source.find(self._query, rows, payer=self.meter.payer, goes_on=self.meter.goes_on)
             self._at = 0
         return self._page

@@ -43,13 +43,14 @@ class NewEnvelope(NamedTuple):
 class Query:
     """Envelopes created from `lower` to `upper` (Unix seconds, inclusive) that `interest` wants.
 
-    `below`: only those that come after this place in the order of answers.
-    """
+    `below`: only those that come after this place in the order of answers. `read_bytes`: if not 0, all that is found is
+    read at once; a store may read so many bytes of it as it is found, and end the page there."""
 
     lower: int
     upper: int
     interest: Interest
     below: Place | None = None
+    read_bytes: int = 0
 
 
 def _no_charge(_: int) -> None:

@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
-from mailserver.store.interface import Payer, Query, Store
+from mailserver.codec.keccak import keccak256
+from mailserver.store.engine import search, work
+from mailserver.store.interface import Payer, Query, Raws, Store
 from mailserver.store.retention import END_OF_TIME, Surplus
 from mailserver.waku.envelope import EnvelopeHash
 from tests.mailservers import fill, in_order, make_envelopes
@@ -115,3 +117,74 @@ async def test_what_is_found_and_read_is_charged_to_its_payer(store: Store) -> N
     await page.read(3, EVERY_BYTE)
 
     assert 0 < found_for < sum(charged)
+
+
+# Pages that are read as they are found
+
+
+@pytest.mark.parametrize("read_bytes", [1, 60, 1000])
+@pytest.mark.parametrize("at_a_time", [1, 2, 100])
+@pytest.mark.parametrize("limit", [1, 3, 8])
+async def test_pages_that_are_read_as_they_are_found_have_the_same(
+    store: Store, limit: int, at_a_time: int, read_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "MAX_ROWS", 5)
+    sizes = [30, 20, 500, 20, 20, 20, 40, 20]
+    envelopes = [new_envelope(number, created=START - number, size=size) for number, size in enumerate(sizes)]
+    await store.put(envelopes)
+
+    read: list[bytes] = []
+    page = await store.find(Query(*EVER, FULL, read_bytes=read_bytes), limit)
+    while True:
+        assert page.left <= limit
+        while page.left:
+            read += (await page.read(at_a_time, EVERY_BYTE)).split()
+            assert page.last_hash == keccak256(read[-1])
+        if page.end is None:
+            break
+        page = await store.find(Query(*EVER, FULL, page.end, read_bytes), limit)
+
+    assert read == raws(envelopes)
+    assert page.left == 0 < len(read)
+
+
+async def test_page_that_is_read_as_it_is_found_still_has_what_is_deleted_then(store: Store) -> None:
+    envelopes = [new_envelope(number, created=START - number, size=20 + number) for number in range(4)]
+    await store.put(envelopes)
+    page = await store.find(Query(*EVER, FULL, read_bytes=EVERY_BYTE), 3)
+
+    await store.prune(Surplus(END_OF_TIME, 4))
+    read = await page.read(2, 41)
+    rest = await page.read(2, 0)
+    end = page.end
+
+    assert (read.split(), rest.split(), page.left) == (raws(envelopes[:2]), raws(envelopes[2:3]), 0)
+    assert end is not None
+    assert end[0] == envelopes[2].created
+    assert await page.read(2, EVERY_BYTE) == Raws(b"", ())
+
+
+async def test_page_that_is_read_as_it_is_found_may_be_cut(store: Store) -> None:
+    envelopes = [new_envelope(number, created=START - number) for number in range(4)]
+    await store.put(envelopes)
+    page = await store.find(Query(*EVER, FULL, read_bytes=EVERY_BYTE), 4)
+
+    page.cut(2)
+
+    assert (await page.read(4, EVERY_BYTE)).split() == raws(envelopes[:2])
+    assert page.end is not None
+    assert (page.place(1)[0], page.end[0], page.left) == (START - 1, START - 1, 0)
+
+
+async def test_reading_what_is_found_costs_what_is_read(store: Store) -> None:
+    await store.put([new_envelope(number, created=START - number, size=2000) for number in range(8)])
+
+    async def charged(read_bytes: int, limit: int) -> int:
+        charges: list[int] = []
+        await store.find(Query(*EVER, FULL, read_bytes=read_bytes), limit, payer=Payer(charge=charges.append))
+        return sum(charges)
+
+    some, more, wasted = await charged(100_000, 2), await charged(100_000, 7), await charged(4000, 7)
+
+    assert some + 5 * (work.ROW + work.ENVELOPE + 1) <= more
+    assert wasted == more  # read, although it did not fit

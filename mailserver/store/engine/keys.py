@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from mailserver.store.interface import Raws
+
 HASH_PREFIX_BYTES = 16
 """How much of its hash an envelope's key has: `store.sqlite.schema` says why that is enough."""
 
@@ -22,7 +24,10 @@ class EnvelopeKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Keys in order, as columns: a thousand of them as tuples would take 200 kB, and a millisecond to make."""
+    """Keys in order, as columns: a thousand of them as tuples would take 200 kB, and a millisecond to make.
+
+    `seqs`: empty where nobody reads the rows any more: their envelopes were read as they were found.
+    """
 
     created: "array[int]" = field(default_factory=lambda: array("q"))
     hashes: bytes = b""
@@ -35,7 +40,7 @@ class Keys:
         return cls(created, b"".join(key.hash for key in keys), seqs)
 
     def __len__(self) -> int:
-        return len(self.seqs)
+        return len(self.created)
 
     def __iter__(self) -> Iterator[EnvelopeKey]:
         return map(EnvelopeKey, self.created, pieces(self.hashes, HASH_PREFIX_BYTES), self.seqs)
@@ -44,9 +49,9 @@ class Keys:
         return Keys(self.created + others.created, self.hashes + others.hashes, self.seqs + others.seqs)
 
     @property
-    def last(self) -> EnvelopeKey:
-        """The last of them; there is one."""
-        return EnvelopeKey(self.created[-1], self.hashes[-HASH_PREFIX_BYTES:], self.seqs[-1])
+    def last_place(self) -> KeyPlace:
+        """The place of the last of them; there is one."""
+        return self.created[-1], self.hashes[-HASH_PREFIX_BYTES:]
 
     def first(self, count: int) -> "Keys":
         """The first `count` of them, or all."""
@@ -59,18 +64,20 @@ class FoundKeys:
 
     `reached`: if the page has ended early, how far it has come: all that is still to be searched is strictly below this
     place. The place is strictly below that of the query, too, whether anything was found or not.
+    `raws`: the envelopes, if they were read as they were found.
     """
 
     keys: Keys
     more: bool
     reached: KeyPlace | None = None
+    raws: Raws | None = None
 
     @property
     def end(self) -> KeyPlace | None:
         """Where the next page continues, with the stored prefix of a hash; None if there is no next page."""
         if not self.more:
             return None
-        return self.reached or self.keys.last[:2]
+        return self.reached or self.keys.last_place
 
 
 def pieces(packed: bytes | None, size: int) -> list[bytes]:

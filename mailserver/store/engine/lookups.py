@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from mailserver.store.engine.keys import KeyPlace, Keys
+from mailserver.store.interface import Raws
 
 MAX_LOOKUPS = 256
 """Most things that a statement looks up at once."""
@@ -70,6 +71,13 @@ class Lookups(Protocol):
 
     async def by_time(self, within: PlaceRange, rows: int) -> Keys:
         """Find the first `rows` envelopes of a range."""
+
+    async def read_by_time(self, within: PlaceRange, rows: int, max_bytes: int) -> tuple[Keys, Raws]:
+        """Find the first `rows` envelopes of a range, and read the first of these, as long as all of them fit into
+        `max_bytes`.
+
+        It may be fewer than fit, and none: one that is far longer than the mean is not read with others.
+        """
 
     async def by_time_with_topics(self, within: PlaceRange, rows: int) -> tuple[Scanned, bytes]:
         """Find the first `rows` envelopes of a range, and their topics, one after the other."""

@@ -4,11 +4,13 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Generic, Protocol, Self, TypeVar
 
+from mailserver.store.engine.fitting import first_of, fitting
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES, FoundKeys, Keys
 from mailserver.store.interface import Place, Raws
 from mailserver.waku.envelope import HASH_BYTES, EnvelopeHash
 from mailserver.waku.last_hash import LastHash
 
+_NOTHING = Raws(b"", ())
 _LAST_PREFIX = b"\xff" * HASH_PREFIX_BYTES
 
 
@@ -38,15 +40,17 @@ class RowReader(Protocol[Rows]):
 
 class KeptKeysPage(Generic[Rows]):
     """A `store.interface.StoredPage`. It keeps no envelopes, but the last that was read if it is short: a client that
-    does not read on occupies little memory."""
+    does not read on occupies little memory. Those that were read as they were found are kept until they are wanted."""
 
-    __slots__ = ("_at", "_end", "_keys", "_last", "_reader", "_rows", "ended_early")
+    __slots__ = ("_at", "_body_at", "_end", "_keys", "_last", "_raws", "_reader", "_rows", "ended_early")
 
     def __init__(self, found: FoundKeys, reader: RowReader[Rows]) -> None:
         """Take what was found, and what reads it for its payer."""
         self._reader = reader
         self._keys = found.keys
         self._rows = reader.rows_of(found.keys)
+        self._raws = found.raws
+        self._body_at = 0  # how many bytes of these were read
         self._at = 0
         self._end = found.end
         self._last = LastHash()
@@ -55,7 +59,7 @@ class KeptKeysPage(Generic[Rows]):
     @property
     def left(self) -> int:
         """How many envelopes are still to be read."""
-        return len(self._rows) - self._at
+        return len(self._keys) - self._at
 
     def ranks(self, places: Sequence[Place]) -> list[int | None]:
         """How many of what was found come before each of these places; None for one that was found itself."""
@@ -101,7 +105,9 @@ class KeptKeysPage(Generic[Rows]):
         """Leave out all but the first `count`; there is more behind them."""
         self._keys = self._keys.first(count)
         self._rows = self._reader.rows_of(self._keys)
-        self._end = self._keys.last[:2] if self._keys else None
+        if self._raws is not None:
+            self._raws = first_of(self._raws, count)
+        self._end = self._keys.last_place if self._keys else None
         self.ended_early = False
 
     @property
@@ -126,8 +132,21 @@ class KeptKeysPage(Generic[Rows]):
 
     async def read(self, count: int, max_bytes: int) -> Raws:
         """Read the next envelopes, `count` at most; see `store.interface.Page`."""
-        raws = await self._reader.read(self._rows[self._at : self._at + count], max_bytes)
+        if self._raws is None:
+            raws = await self._reader.read(self._rows[self._at : self._at + count], max_bytes)
+        else:
+            raws = self._next_of(self._raws, count, max_bytes)
         self._at += len(raws.sizes)
         if raws.body:
             self._last.take(raws.last)
+        return raws
+
+    def _next_of(self, found: Raws, count: int, max_bytes: int) -> Raws:
+        """The next envelopes of those that were read as they were found. Once all were read, they are not kept."""
+        sizes = found.sizes[self._at : self._at + count]
+        body = found.body[self._body_at : self._body_at + sum(sizes)]
+        raws = fitting(body, sizes, len(sizes), max_bytes, at_least=1)
+        self._body_at += len(raws.body)
+        if self._at + len(raws.sizes) == len(found.sizes):
+            self._raws = _NOTHING
         return raws

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import compress, repeat, takewhile
 
 from mailserver.store.engine import work
+from mailserver.store.engine.fitting import first_of
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES, FoundKeys, Keys, pieces
 from mailserver.store.engine.lookups import MAX_LOOKUPS, Day, Lookups, Pair, PlaceRange
 from mailserver.store.interface import GoesOn, Query
@@ -61,6 +62,7 @@ class KeySearch:
         self._limit = limit
         self._goes_on = goes_on
         self._found = Keys()
+        self._read_bytes = query.read_bytes
         self._rest = range_of(query)  # still to be searched: everything at its upper end or above has been
         self._span = 1
         self._marks = topic_marks(query.interest)
@@ -73,6 +75,8 @@ class KeySearch:
         """Search until the page is full, nothing is left, or it may not go on."""
         is_early = False
         if self._interest == FULL_INTEREST:
+            if self._read_bytes and (read := await self._read_at_once()):
+                return read
             await self._everything()
         elif self._interest.topics is None or self._interest.topics:
             is_early = await self._by_day()
@@ -89,6 +93,16 @@ class KeySearch:
     def _must_end(self) -> bool:
         return self._interest.topics is None and not self._goes_on(self._lookups.work)
 
+    async def _read_at_once(self) -> FoundKeys | None:
+        """Read the first of all there is, in order of time, with one statement: as much as it may read. None: the first
+        envelope is too long for that."""
+        rows = min(self._lacking, MAX_ROWS)
+        found, raws = await self._lookups.read_by_time(self._rest, rows, self._read_bytes)
+        count = min(rows - 1, len(raws.sizes))  # the last row only tells whether there are more
+        if found and not count:
+            return None
+        return FoundKeys(found.first(count), more=len(found) > count, raws=first_of(raws, count))
+
     async def _everything(self) -> None:
         """Find all there is, in order of time."""
         while self._lacking > 0:
@@ -97,7 +111,7 @@ class KeySearch:
             self._found += keys
             if len(keys) < rows:
                 return
-            self._rest = self._rest.below(keys.last[:2])
+            self._rest = self._rest.below(keys.last_place)
 
     async def _by_day(self) -> bool:
         """Find what is wanted day by day; return whether it ends before all days were searched."""
@@ -186,11 +200,11 @@ class KeySearch:
             keys, count = await self._lookups.of_pairs(part, within, MAX_ROWS)
             best = _first(want, best, keys)
             if count < len(part):  # the next pair alone has many
-                within = within.above(best.last[:2]) if len(best) >= want else within
+                within = within.above(best.last_place) if len(best) >= want else within
                 best = _first(want, best, await self._of_pair(part[count], within, want))
                 count += 1
             if len(best) >= want:  # what is older than the last of these is not wanted any more
-                within = within.above(best.last[:2])
+                within = within.above(best.last_place)
             at += count
         self._found += best
         self._rest = self._rest.below(end)
@@ -205,7 +219,7 @@ class KeySearch:
             found += keys
             if len(keys) < rows:
                 break
-            within = within.below(keys.last[:2])
+            within = within.below(keys.last_place)
         return found
 
     async def _scan(self, days: Sequence[Day]) -> int:

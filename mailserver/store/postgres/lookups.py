@@ -12,9 +12,12 @@ from itertools import compress
 from typing import Any, NamedTuple
 
 from mailserver.store.engine import work
+from mailserver.store.engine.fitting import fitting, longest
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES, KeyPlace, Keys
 from mailserver.store.engine.lookups import Day, Pair, PlaceRange
+from mailserver.store.interface import Raws
 from mailserver.store.postgres.readers import REMOVED, PaidReader
+from mailserver.store.postgres.rows import MAX_LENGTH
 from mailserver.waku.envelope import TOPIC_BYTES
 
 KEYS = "array_agg(created), string_agg(hash, ''::bytea), array_agg(seq)"
@@ -55,6 +58,14 @@ def _by_time(packed: str) -> str:
 
 _KEYS_BY_TIME = _by_time(KEYS)
 _KEYS_AND_TOPICS_BY_TIME = _by_time(f"{KEYS}, string_agg(topic, ''::bytea)")
+# The envelopes themselves, too; of one that is too long to be read with others, only its length.
+_READ_BY_TIME = f"""
+    SELECT {REMOVED}, array_agg(created), string_agg(hash, ''::bytea), array_agg(size), string_agg(raw, ''::bytea)
+    FROM (
+        SELECT created, hash, octet_length(raw) AS size, CASE WHEN octet_length(raw) <= $6 THEN raw END AS raw
+        FROM envelopes WHERE {within(1)} ORDER BY created DESC, hash DESC LIMIT $5
+    ) AS found
+"""
 _DAYS = f"""
     SELECT {REMOVED}, array_agg(day), array_agg(envelopes) FROM (
         SELECT day, sum(envelopes)::bigint AS envelopes FROM counts
@@ -132,6 +143,15 @@ class PostgresLookups:
         ).unpack()
         self._give_back((rows - len(keys)) * work.ROW)
         return keys
+
+    async def read_by_time(self, within: PlaceRange, rows: int, max_bytes: int) -> tuple[Keys, Raws]:
+        """Find the first `rows` envelopes of a range, and read those that fit."""
+        likely = work.STATEMENT + rows * (work.ROW + work.ENVELOPE) + max_bytes // work.UNIT_BYTES
+        parameters = (*bounds(within), rows, min(longest(rows, max_bytes), MAX_LENGTH))
+        created, hashes, sizes, raws = await self._run(_READ_BY_TIME, parameters, likely)
+        keys, body = ScannedRows(created, hashes, None).unpack(), raws or b""
+        self._give_back((rows - len(keys)) * (work.ROW + work.ENVELOPE) + (max_bytes - len(body)) // work.UNIT_BYTES)
+        return keys, fitting(body, sizes or [], rows, max_bytes, at_least=0)
 
     async def by_time_with_topics(self, within: PlaceRange, rows: int) -> tuple[ScannedRows, bytes]:
         """Find the first `rows` envelopes of a range, and their topics, one after the other."""

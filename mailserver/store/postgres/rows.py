@@ -5,12 +5,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mailserver.store.engine import work
+from mailserver.store.engine.fitting import fitting, longest
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES, Keys, pieces
 from mailserver.store.interface import Raws
 from mailserver.store.postgres.readers import PaidReader
 
 PLACES_AT_ONCE = 256
 """How many places a statement looks at, if it only says what is there."""
+
+MAX_LENGTH = 2**31 - 1
+"""The highest number that the server compares with a length."""
 
 _PRESENT = """
     SELECT array_agg(e.created), string_agg(e.hash, ''::bytea)
@@ -31,10 +35,6 @@ _RAWS = """
         ORDER BY a.n
     ) AS found
 """
-
-_SPREAD = 16
-"""An envelope is read together with others only if it is at most so many times longer than the mean that was asked for.
-So even if all are that long, no more than so many times the wanted bytes are read in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +73,12 @@ class RowReader:
 
         It may be fewer than fit: an envelope that is far longer than the mean is not read together with others.
         """
-        longest = _SPREAD * max_bytes // max(1, len(rows))
         likely = work.STATEMENT + work.ENVELOPE * len(rows) + max_bytes // work.UNIT_BYTES
         asked = [*rows.created], pieces(rows.hashes, HASH_PREFIX_BYTES)
-        sizes, raws = await self._reader.run(_RAWS, (*asked, min(longest, 2**31 - 1)), likely)
+        most = min(longest(len(rows), max_bytes), MAX_LENGTH)
+        sizes, raws = await self._reader.run(_RAWS, (*asked, most), likely)
         self._reader.correct((len(raws or b"") - max_bytes) // work.UNIT_BYTES)
-        count = total = 0
-        for size in sizes or ():
-            if count and (size > longest or total + size > max_bytes):
-                break
-            count += 1
-            total += size
-        return Raws((raws or b"")[:total], (sizes or [])[:count])
+        return fitting(raws or b"", sizes or [], len(rows), max_bytes, at_least=1)
 
     async def present(self, places: Sequence[tuple[int, bytes]]) -> set[tuple[int, bytes]]:
         """At which of these places (created, prefix of the hash) there is an envelope."""

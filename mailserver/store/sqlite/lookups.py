@@ -11,8 +11,10 @@ from itertools import compress
 from typing import Protocol
 
 from mailserver.store.engine import work
+from mailserver.store.engine.fitting import fitting, longest
 from mailserver.store.engine.keys import Keys
 from mailserver.store.engine.lookups import Day, Pair, PlaceRange
+from mailserver.store.interface import Raws
 from mailserver.store.sqlite.packing import SLOTS, PackedKeys, numbers, packed_bytes, packed_numbers, slots_for
 from mailserver.waku.envelope import TOPIC_BYTES
 
@@ -76,6 +78,15 @@ _BY_TIME = """
 """
 _KEYS_BY_TIME = _BY_TIME.format(packed=_KEYS, topic="", within=WITHIN)
 _KEYS_AND_TOPICS_BY_TIME = _BY_TIME.format(packed=f"{_KEYS}, {packed_bytes('topic')}", topic=", topic", within=WITHIN)
+# The envelopes themselves, too; of one that is too long to be read with others, only its length. Their rows need no
+# other name: nothing of them is read again.
+_READ_BY_TIME = f"""
+    SELECT {packed_numbers("created")}, {packed_bytes("hash")}, {packed_numbers("size")}, {packed_bytes("raw")} FROM (
+        SELECT created, hash, coalesce(length(raw), 0) AS size, CASE WHEN length(raw) <= ? THEN raw END AS raw
+        FROM envelopes INDEXED BY envelopes_by_time
+        WHERE {WITHIN} ORDER BY created DESC, hash DESC LIMIT ?
+    )
+"""
 _DAYS = f"""
     SELECT {packed_numbers("day")}, {packed_numbers("envelopes")} FROM (
         SELECT day, envelopes FROM days WHERE day BETWEEN ? AND ? ORDER BY day DESC LIMIT ?
@@ -114,6 +125,15 @@ class Lookups:
         keys = PackedKeys(*await self._run(_KEYS_BY_TIME, (*within, rows), work.STATEMENT + rows * work.ROW)).unpack()
         self._give_back((rows - len(keys)) * work.ROW)
         return keys
+
+    async def read_by_time(self, within: PlaceRange, rows: int, max_bytes: int) -> tuple[Keys, Raws]:
+        """Find the first `rows` envelopes of a range, and read those that fit."""
+        likely = work.STATEMENT + rows * (work.ROW + work.ENVELOPE) + max_bytes // work.UNIT_BYTES
+        parameters = (longest(rows, max_bytes), *within, rows)
+        created, hashes, packed, raws = await self._run(_READ_BY_TIME, parameters, likely)
+        keys, body = PackedKeys(created, hashes, None).unpack(), raws or b""
+        self._give_back((rows - len(keys)) * (work.ROW + work.ENVELOPE) + (max_bytes - len(body)) // work.UNIT_BYTES)
+        return keys, fitting(body, numbers(packed), rows, max_bytes, at_least=0)
 
     async def by_time_with_topics(self, within: PlaceRange, rows: int) -> tuple[PackedKeys, bytes]:
         """Find the first `rows` envelopes of a range, and their topics, one after the other."""

@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Sequence
 
 from mailserver.store.engine import work
+from mailserver.store.engine.fitting import fitting, longest
 from mailserver.store.engine.keys import Keys, pieces
 from mailserver.store.interface import Raws
 from mailserver.store.sqlite.lookups import ReadConnection
@@ -33,10 +34,6 @@ _RAWS = f"""
     )
 """
 
-_SPREAD = 16
-"""An envelope is read together with others only if it is at most so many times longer than the mean that was asked for.
-So even if all are that long, no more than so many times the wanted bytes are read in vain."""
-
 
 class RowReader:
     """Reads rows by short statements, however many are asked for and whatever the store holds."""
@@ -53,20 +50,12 @@ class RowReader:
 
         It may be fewer than fit: an envelope that is far longer than the mean is not read together with others.
         """
-        longest = _SPREAD * max_bytes // max(1, len(seqs))
         likely = work.STATEMENT + work.ENVELOPE * len(seqs) + max_bytes // work.UNIT_BYTES
-        ((packed, raws),) = await self._connection.run(_RAWS, (longest, json.dumps([*seqs])), likely)
-        body, sizes = raws or b"", numbers(packed)
+        asked = longest(len(seqs), max_bytes), json.dumps([*seqs])
+        ((packed, raws),) = await self._connection.run(_RAWS, asked, likely)
+        body = raws or b""
         self._connection.correct((len(body) - max_bytes) // work.UNIT_BYTES)
-        if len(body) == sum(sizes) <= max_bytes:  # nothing was too long, as is usual
-            return Raws(body, sizes)
-        count = total = 0
-        for size in sizes:
-            if count and (size > longest or total + size > max_bytes):
-                break
-            count += 1
-            total += size
-        return Raws(body[:total], sizes[:count])
+        return fitting(body, numbers(packed), len(seqs), max_bytes, at_least=1)
 
     async def present(self, places: Sequence[tuple[int, bytes]]) -> set[tuple[int, bytes]]:
         """At which of these places (created, prefix of the hash) there is an envelope."""

@@ -26,7 +26,7 @@ from mailserver.store.postgres.message_ids import PostgresMessageIds
 from mailserver.store.postgres.readers import PaidReader
 from mailserver.store.postgres.rows import RowReader
 from mailserver.store.postgres.store import PostgresStore, open_store
-from mailserver.waku.bloom import Interest, bloom_of
+from mailserver.waku.bloom import FULL_INTEREST, Interest, bloom_of
 from mailserver.waku.envelope import Topic, decode_envelope
 from tests.store.engines import NEWS_ONLY
 from tests.store.indexing import ids_indexed_at_once
@@ -127,6 +127,27 @@ async def test_history_is_read_from_the_partitions_of_its_days(
     assert places(found) == stored_places(answer(ENVELOPES, query)[:LIMIT])
     assert len(read.sizes) == len(found.keys) > 0
     assert any(plan.partitions for plan in plans)
+    assert_within(plans, partitions("envelopes"), most_rows=search_module.MAX_ROWS)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("below", [None, CURSOR], ids=["first page", "cursor"])
+async def test_what_is_read_as_it_is_found_is_read_from_the_partitions_of_its_days(
+    filled: Place, store: PostgresStore, below: KeyPlace | None, mode: str
+) -> None:
+    query = Query(*WANTED, FULL_INTEREST, below and place_at(*below), EVERY_BYTE)
+    failures = StoreFailures()
+    async with open_links(filled.url, 1, failures) as links:
+        pool = Recorded.on(links, failures)
+        found = await KeySearch(PostgresLookups(PaidReader(pool)), query, LIMIT, always).page()
+
+    plans = await plans_of(filled.url, pool.run_so_far, mode)
+
+    expected = answer(ENVELOPES, query)[:LIMIT]
+    assert found.keys.hashes == b"".join(prefix for _, prefix in stored_places(expected))
+    assert found.raws is not None
+    assert found.raws.split() == raws(expected)
+    assert len(plans) == 1
     assert_within(plans, partitions("envelopes"), most_rows=search_module.MAX_ROWS)
 
 

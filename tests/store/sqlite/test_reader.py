@@ -61,10 +61,9 @@ async def pages_of(
     whole = {envelope.hash[:16]: envelope.hash for envelope in envelopes}
     pages = [await statements.find(query, limit)]
     while pages[-1].more and len(pages) <= len(envelopes):
-        last = pages[-1].keys.last
-        pages.append(
-            await statements.find(Query(*EVER, query.interest, below=place_at(last.created, whole[last.hash])), limit)
-        )
+        created, prefix = pages[-1].keys.last_place
+        below = place_at(created, whole[prefix])
+        pages.append(await statements.find(Query(*EVER, query.interest, below), limit))
     return pages
 
 
@@ -345,6 +344,16 @@ async def test_everything_is_read_in_order_of_the_index_by_time(made: Made) -> N
         "SEARCH envelopes USING COVERING INDEX envelopes_by_time ((created,hash)>(?,?) AND (created,hash)<(?,?))"
         in plan
     )
+    assert "TEMP B-TREE" not in plan
+
+
+async def test_what_is_read_as_it_is_found_is_read_in_that_order_too(made: Made) -> None:
+    statements = made(new_envelopes(10))
+
+    await statements.find(Query(*EVER, FULL, below=place_at(START + 5, bytes(32)), read_bytes=1000), 3)
+
+    (plan,) = statements.plans()
+    assert "SEARCH envelopes USING INDEX envelopes_by_time ((created,hash)>(?,?) AND (created,hash)<(?,?))" in plan
     assert "TEMP B-TREE" not in plan
 
 
