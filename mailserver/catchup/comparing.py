@@ -14,6 +14,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from mailserver.catchup.page_rules import PAGE_TIMEOUT_S, Judge, Lie, PageBuffer, SourceLies, Wrong, asked_interest
 from mailserver.catchup.ranges import MissingRange
@@ -60,6 +61,9 @@ with: a Go mailserver, one of another network topic, or one that did not answer.
 MAX_ROUNDS = 2000
 """How many messages the comparison of a range may take, all its parts together, before it has brought as many
 envelopes that were missing here. Then as many more may follow: each may name 4,000 ids."""
+
+MAX_PASSED_OVER = 50
+"""How many seconds with too much in each of them are passed over in one range. To find one takes some 20 messages."""
 
 MAX_REFUSED = 10_000
 """How many ids are remembered whose envelopes we have refused, so that they are not fetched each time; 100 bytes
@@ -127,15 +131,15 @@ class Comparing:
         wanted: Sequence[MissingRange],
         *,
         min_pow: float,
-        on_compared: Callable[[MissingRange], None],
+        on_compared: Callable[[MissingRange, MissingRange], None],
     ) -> None:
         """Fetch what we lack of some ranges.
 
         Args:
             key: of the source's password.
             min_pow: the proof of work that asking takes.
-            on_compared: called with each part of which we now have all that the source has and we accept; of a range,
-                the newest first.
+            on_compared: called with a range and each part of it of which we now have all that the source has and we
+                accept, the newest first. A second with too much in it is passed over: it is in no part.
         Raises:
             SourceLies: the source does not come to an end, gives what was not asked for, or too much that is wrong.
             FetchTooLong: too many bytes came at once, or for too long.
@@ -159,7 +163,7 @@ class Comparing:
                 if part is not None:
                     judge = self._taking.judge()
                     self._forget_refused_by_others(judge.requirements)
-                    await self._compare_all(_Session(ids, client.settings, judge), part, on_compared)
+                    await self._compare_all(_Session(ids, client.settings, judge), part, partial(on_compared, whole))
         except _CannotCompare as error:
             log.info("source is asked page by page source=%s cause=%r", self._source, str(error))
         except NoAnswer:  # pages may be answered all the same
@@ -182,8 +186,8 @@ class Comparing:
     async def _compare_all(
         self, session: "_Session", whole: MissingRange, on_compared: Callable[[MissingRange], None]
     ) -> None:
-        """Compare a range, in parts if there is too much in it for one comparison."""
-        parts, rounds = [whole], _Rounds(self._taking)
+        """Compare a range, in parts if there is too much in it, and without seconds that anybody has filled up."""
+        parts, rounds, passed_over = [whole], _Rounds(self._taking), list[int]()
         while parts:
             part = parts.pop()
             try:
@@ -191,11 +195,20 @@ class Comparing:
                 on_compared(part)
             except (TooManyIds, RangeTooWide) as error:
                 if part.lower == part.upper:
-                    raise _CannotCompare(str(error)) from error
+                    passed_over.append(part.lower)
+                    if len(passed_over) > MAX_PASSED_OVER:
+                        raise _CannotCompare(str(error)) from error
+                    continue
                 middle = (part.lower + part.upper) // 2
                 parts += [MissingRange(part.lower, middle), MissingRange(middle + 1, part.upper)]
             except (NotIndexedYet, StoreBusy) as error:
                 raise _CannotCompare(str(error)) from error
+        if passed_over:
+            seconds = len(passed_over), passed_over[0], passed_over[-1]
+            log.info(
+                "seconds with too much to compare are passed over source=%s count=%d newest=%d oldest=%d",
+                *(self._source, *seconds),
+            )
 
     async def _compare(self, session: "_Session", part: MissingRange, rounds: "_Rounds") -> None:
         """Compare a range, message by message. What a message has shown to be missing is fetched before the next.

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 
 from mailserver.catchup.asking import Asking, Unanswered, come_back_s, is_for_the_rate
 from mailserver.catchup.comparing import Comparing, FetchTooLong
@@ -236,19 +237,18 @@ class CatchupSource:
         wanted = [MissingRange(part.lower, part.upper) for part in self.account.pending]
         if self._to_compare is not None:
             wanted.append(self._to_compare)
-        key, min_pow = (
-            self._settings.password_key,
-            request_pow(client.settings.pow_requirement, self._settings.request_pow),
-        )
-        await self._comparing.compare(client, key, wanted, min_pow=min_pow, on_compared=self._on_compared)
+        key, on_compared = self._settings.password_key, partial(self._on_compared, self._to_compare)
+        min_pow = request_pow(client.settings.pow_requirement, self._settings.request_pow)
+        await self._comparing.compare(client, key, wanted, min_pow=min_pow, on_compared=on_compared)
         self._to_compare = None
 
-    def _on_compared(self, done: MissingRange) -> None:
+    def _on_compared(self, asked: MissingRange | None, whole: MissingRange, done: MissingRange) -> None:
         self._walk = None
         self._retry.on_window_done()
         self.account.give(done)
-        if self._to_compare is not None and self._to_compare.lower < done.lower <= self._to_compare.upper:
-            self._to_compare = MissingRange(self._to_compare.lower, done.lower - 1)
+        # What is owed is compared first, and may lie in the midst of it: then what is newer is still to be compared.
+        if asked is not None and whole == asked and asked.lower < done.lower:
+            self._to_compare = MissingRange(asked.lower, done.lower - 1)
         self._on_change()
 
     def _next_walk(self) -> Walk | None:

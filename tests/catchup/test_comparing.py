@@ -627,20 +627,73 @@ async def test_envelopes_that_never_fit_are_a_lie(tmp_path: Path, monkeypatch: p
     assert progress.problem == Lie.ENDLESS_PAGE.value
 
 
-async def test_second_with_too_much_to_compare_is_asked_page_by_page(
+ON_NEWS = settings_for(interest=Interest(topics=frozenset({NEWS})))
+
+
+async def test_second_with_too_much_to_compare_is_passed_over_and_what_is_older_is_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "mailserver.catchup")
     monkeypatch.setattr(engine, "MAX_IDS_OF_TOPICS", 3)
+    monkeypatch.setattr(comparing_module, "COMPARE_INTERVAL_S", 0.02)
     crowded = [make_envelope(number, created=NOW - 500) for number in range(10)]
-    settings = settings_for(interest=Interest(topics=frozenset({NEWS})))
+    older = [make_envelope(100 + number, created=NOW - 900 - 100 * number) for number in range(3)]
     async with (
         own(tmp_path / "source.db", crowded) as source,
-        catching_up(tmp_path, source.enode, settings=settings) as catchup,
+        catching_up(tmp_path, source.enode, settings=ON_NEWS, wanted=None) as catchup,
     ):
-        await settled(catchup)
+        await catchup.add_missed(30.0)
+        await until(lambda: catchup.snapshot()[0].stored == len(crowded))  # page by page
+        await fill(source.store, older)
+        await until(lambda: catchup.snapshot()[0].stored == len(crowded) + len(older))
 
-    assert_stored(tmp_path, crowded)
+    assert_stored(tmp_path, [*crowded, *older])
+    assert f"count=1 newest={NOW - 500} oldest={NOW - 500}" in caplog.text
+
+
+async def test_what_is_newer_than_what_is_owed_is_still_compared_after_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparing_module, "COMPARE_INTERVAL_S", 0.02)
+    monkeypatch.setattr(source_module, "MAX_COME_BACK_S", 0.0)
+    owed, respond = MissingRange(NOW - 5000, NOW - 4000), StoredComparison.respond
+    wide, after_owed = list[ComparedScope](), list[ComparedScope]()
+
+    async def refusing_what_is_wide(comparison: StoredComparison, message: bytes) -> bytes:
+        is_owed = comparison.scope.lower == owed.lower
+        (wide if not is_owed and not after_owed else after_owed).append(comparison.scope)
+        if is_owed:
+            return await respond(comparison, message)
+        raise RequestRejected(Rejection.RATE_LIMITED, retry_after_s=0)
+
+    async with (
+        own(tmp_path / "source.db", SETTLED) as source,
+        catching_up(tmp_path, source.enode, held=SETTLED, wanted=None) as catchup,
+    ):
+        await catchup.add_missed(30.0)
+        await until(lambda: source.asked("reconcile") >= 1)
+        monkeypatch.setattr(StoredComparison, "respond", refusing_what_is_wide)
+        await until(lambda: len(wide) >= 1)
+        await catchup.add(owed.lower, owed.upper)
+        await until(lambda: len(after_owed) >= 4)
+
+    assert {scope.upper for scope in after_owed[1:]} == {scope.upper for scope in wide} != {owed.upper}
+
+
+async def test_more_seconds_with_too_much_than_are_passed_over_are_asked_page_by_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mailserver.catchup")
+    monkeypatch.setattr(engine, "MAX_IDS_OF_TOPICS", 3)
+    monkeypatch.setattr(comparing_module, "MAX_PASSED_OVER", 1)
+    many = [make_envelope(number, created=NOW - 500 - number // 10) for number in range(20)]
+    async with (
+        own(tmp_path / "source.db", many) as source,
+        catching_up(tmp_path, source.enode, settings=ON_NEWS) as ours,
+    ):
+        await settled(ours)
+
+    assert_stored(tmp_path, many)
     assert "source is asked page by page" in caplog.text
 
 
