@@ -324,14 +324,18 @@ def _decode_day(value: Any) -> DayRecord:
         quarantined=int(value["quarantined"]),
         lost_rows=int(lost_rows),
         lost_bytes=int(lost_bytes),
-        lost_checksum=_decode_lost_checksum(value.get("lost_checksum", None if lost_rows else "0")),
+        lost_checksum=_decode_lost_checksum(value.get("lost_checksum"), is_lost=bool(lost_rows or lost_bytes)),
         stores_before={str(store): int(seq) for store, seq in value.get("stores_before", {}).items()},
         elsewhere={str(store): tuple(map(parse_day, days)) for store, days in value.get("elsewhere", {}).items()},
     )
 
 
-def _decode_lost_checksum(value: Any) -> int | None:
-    return None if value is None else int(value, 16)
+def _decode_lost_checksum(value: Any, *, is_lost: bool) -> int | None:
+    """Nothing has a checksum that everybody knows, even if what was lost before, and came back, had none: else the next
+    loss would be taken for found with any rows that are as many and as long."""
+    if value is None:
+        return None if is_lost else 0
+    return int(value, 16)
 
 
 def _decode_file(path: object, size: Any, rows: Any, sha256: object = "") -> FileRecord:

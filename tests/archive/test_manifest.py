@@ -61,6 +61,26 @@ def test_record_comes_back(record: PeriodRecord) -> None:
     assert decode_record(encode_record(record), "here") == record
 
 
+def test_checksum_of_what_is_lost_is_known_again_once_nothing_is() -> None:
+    """One that nobody knows would let the next loss pass for found by the number of its bytes."""
+    lost = replace(DAY_RECORD, lost_rows=3, lost_bytes=900, lost_checksum=None)
+    found = replace(lost, lost_rows=0, lost_bytes=0)
+
+    read = [
+        decode_record(encode_record(replace(FULL, days={DAY: day})), "here").days[DAY].lost_checksum
+        for day in (lost, found, replace(lost, lost_rows=0), replace(lost, lost_bytes=0))
+    ]
+
+    assert read == [None, 0, None, None]
+
+
+def test_checksum_of_a_loss_that_only_another_period_counts_is_kept() -> None:
+    """A day in two periods: what came back into one is less than zero there, and may have been lost anew since."""
+    day = replace(DAY_RECORD, lost_checksum=5)
+
+    assert decode_record(encode_record(replace(FULL, days={DAY: day})), "here").days[DAY] == day
+
+
 def test_record_of_earlier_versions_does_not_say_which_other_days_have_rows() -> None:
     text = json.loads(encode_record(FULL))
     for day in text["days"].values():
