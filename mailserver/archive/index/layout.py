@@ -100,6 +100,8 @@ class SectionKind(IntEnum):
     KEYS = 4
     BLOCKS = 5
     HASHES = 6
+    """By these, `reader.find_row` finds an envelope of which only the hash is known. The mailserver never asks so. They
+    are written because readers of earlier versions take a fragment without them for damaged."""
 
 
 _PLACES = {
