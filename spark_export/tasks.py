@@ -1,6 +1,8 @@
 """Work that Spark hands out as tasks of Python. Workers are kept from one call to the next."""
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from pyspark.sql import SparkSession
@@ -27,3 +29,19 @@ def in_tasks(
         return []
     with tasks_failures_told():
         return spark.sparkContext.parallelize(parts, tasks or len(parts)).map(work).collect()
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Hold off Python's collector of what refers to itself, as the rows of a piece never do.
+
+    It begins whenever some hundred objects are new, and each statement brings thousands: looking through them, and
+    through all that Spark and Arrow have imported, is a twentieth of a task's work.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -32,7 +32,7 @@ from spark_export.pieces import FileRows, GroupSpan, Piece, TopicTime, path_in_p
 from spark_export.session import tasks_failures_told
 from spark_export.source import Faulty, batched, read_envelopes
 from spark_export.task_files import TaskFiles
-from spark_export.tasks import in_tasks
+from spark_export.tasks import in_tasks, without_collector
 from spark_export.unsorted import Unsorted
 from spark_export.written import Written, contents, together
 
@@ -159,6 +159,7 @@ def write_period_index(
     return write_index(files, index_of(period, run), fragments, f"{_attempts(job)}/{period}.index", job.network_topic)
 
 
+@without_collector()
 def write_piece(job: WritingJob, piece: Piece) -> PieceWritten:
     """Read, sort, write and read back one piece: what a task does.
 

@@ -1,7 +1,9 @@
 """spark_export.writing: what one task does, in this process; whole runs are in the tests of compact and merge."""
 
 import dataclasses
+import gc
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +18,12 @@ from mailserver.archive.manifest import PeriodRecord
 from mailserver.archive.paths import index_of, staged_data
 from mailserver.ids.muid import DEFAULT_NETWORK_TOPIC
 from spark_export import writing
-from spark_export.errors import ExportCheckFailed
+from spark_export.errors import ExportCheckFailed, ExportError
 from spark_export.parquet_file import ROWS as COLUMNS
 from spark_export.parquet_file import encode
 from spark_export.pieces import Batch, FileRows, Piece, PieceSource, StoreRows, pieces_of_files
 from spark_export.task_files import TaskFiles
+from spark_export.tasks import without_collector
 from spark_export.writing import (
     WritingJob,
     by_period,
@@ -102,6 +105,53 @@ def test_same_piece_is_the_same_files(archive: Path, stored: StoreRows, tmp_path
 
     assert written[0] == written[1] == written[2]
     assert tree(data_of(archive)) == tree(data_of(tmp_path / "other"))
+
+
+@pytest.fixture
+def collections() -> Iterator[list[str]]:
+    """The collector's runs, each of which begins and ends: every few objects."""
+    told: list[str] = []
+
+    def tell(phase: str, _: dict[str, int]) -> None:
+        told.append(phase)
+
+    before = gc.get_threshold()
+    gc.callbacks.append(tell)
+    gc.set_threshold(10)
+    yield told
+    gc.set_threshold(*before)
+    gc.callbacks.remove(tell)
+
+
+def test_collector_does_not_look_through_the_rows_of_a_piece(
+    archive: Path, stored: StoreRows, collections: list[str]
+) -> None:
+    collections.clear()
+
+    write_piece(job(archive), piece(stored))
+
+    # With the first and the last step, it is on; else it would run some hundred times.
+    assert collections.count("start") < 10
+    assert gc.isenabled()
+
+
+def test_collector_is_on_again_after_a_piece_that_failed(archive: Path, stored: StoreRows) -> None:
+    missing = dataclasses.replace(stored, address=str(archive / "none"))
+
+    with pytest.raises(ExportError):
+        write_piece(job(archive), piece(missing))
+
+    assert gc.isenabled()
+
+
+def test_collector_that_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with without_collector():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_piece_without_rows_has_no_file(archive: Path, stored: StoreRows) -> None:
