@@ -19,6 +19,7 @@ from mailserver.store.engine.snapshots import SnapshotReader
 from mailserver.store.interface import NewEnvelope, Query, always
 from mailserver.store.message_ids import Arrival, ComparedScope
 from mailserver.store.postgres import deletion
+from mailserver.store.postgres import partitions as partitions_module
 from mailserver.store.postgres.connections import open_links
 from mailserver.store.postgres.failures import StoreFailures
 from mailserver.store.postgres.lookups import PostgresLookups
@@ -48,6 +49,9 @@ WANTED_DAYS = DAYS[2:4]
 WANTED = WANTED_DAYS[0] * DAY, (WANTED_DAYS[-1] + 1) * DAY - 1
 ROWS_OF_DAY = 1000
 TOPICS = [Topic(bytes([number, 7, number * 37 % 256, 1])) for number in range(200)]
+
+A_BUSY_MACHINE_S = 30.0
+"""How long a busy machine may take for what is a moment's work."""
 
 LIMIT = 50
 MOST_PAGES = 1000
@@ -84,7 +88,9 @@ def filled() -> Place:
 @pytest.fixture
 async def store(filled: Place) -> AsyncIterator[PostgresStore]:
     """That store, filled once, indexed and analysed."""
-    with ids_indexed_at_once():
+    with ids_indexed_at_once(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partitions_module, "MAKING_WAIT_S", A_BUSY_MACHINE_S)  # each day is to have its partition
+        patch.setattr(partitions_module, "MAKING_S", A_BUSY_MACHINE_S)
         async with open_store(filled.url) as opened:
             if not (await opened.usage()).envelopes:
                 await opened.put(ENVELOPES)
