@@ -158,7 +158,8 @@ class TorrentSession:
             for alert in self._session.pop_alerts():
                 match alert:
                     case lt.listen_failed_alert():
-                        raise CannotListen(alert.error.message())
+                        where = encode_address((alert.address, alert.port))
+                        raise CannotListen(f"cannot listen on {where}: {alert.error.message()}")
                     case lt.listen_succeeded_alert() if alert.socket_type == lt.socket_type_t.tcp:
                         return alert.port
                     case lt.alert() if alert.what() == "session_error":  # Python has no class for it

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shlex
 import signal
 import sys
@@ -268,7 +269,8 @@ async def test_signals_for_the_service_leave_the_process_alone(published: Path) 
 
 async def test_address_that_is_taken_or_not_ours_cannot_be_listened_on() -> None:
     async with process_on(OWNER) as owner:
-        with pytest.raises(StartupError, match=r"the torrent process cannot start: .*in use"):
+        taken = re.escape(f"the torrent process cannot start: cannot listen on {OWNER}:{owner.port}: ")
+        with pytest.raises(StartupError, match=f"{taken}.*in use"):
             await _start(process_on(OWNER, port=owner.port))
     with pytest.raises(StartupError, match="the torrent process cannot start: "):
         await _start(process_on("192.0.2.1"))
