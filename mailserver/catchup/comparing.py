@@ -204,10 +204,12 @@ class Comparing:
             except (NotIndexedYet, StoreBusy) as error:
                 raise _CannotCompare(str(error)) from error
         if passed_over:
-            seconds = len(passed_over), passed_over[0], passed_over[-1]
             log.info(
                 "seconds with too much to compare are passed over source=%s count=%d newest=%d oldest=%d",
-                *(self._source, *seconds),
+                self._source,
+                len(passed_over),
+                passed_over[0],
+                passed_over[-1],
             )
 
     async def _compare(self, session: "_Session", part: MissingRange, rounds: "_Rounds") -> None:

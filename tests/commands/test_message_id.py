@@ -105,7 +105,10 @@ def test_json_has_an_object_for_each_line(capsys: Capture, monkeypatch: pytest.M
         ("c0", "expiry is missing"),
         (FIRST.raw.hex() + "00", f"envelope is followed by other bytes, got {len(FIRST.raw) + 1}"),
         (f"{FIRST.raw.hex()} {name(FIRST).hex()}", "not 1 word, got 2"),
-        (encode_envelope(100, 100, b"news", b"data", 1).raw.hex(), "an envelope that was created 0 s after 1970"),
+        (
+            encode_envelope(100, 100, b"news", b"data", 1).raw.hex(),
+            "an envelope that was created 0 s after the beginning of 1970",
+        ),
     ],
 )
 def test_line_that_cannot_be_read_is_named_and_the_others_are_not_lost(

@@ -10,6 +10,7 @@ from mailserver.store.engine.arrivals import MAX_ARRIVALS_BYTES
 from mailserver.store.engine.keys import HASH_PREFIX_BYTES
 from mailserver.store.interface import NewEnvelope, Payer
 from mailserver.store.message_ids import BEFORE_ALL, Arrival, StoreWithIds
+from mailserver.store.postgres import connections
 from mailserver.store.retention import Surplus
 from mailserver.waku.envelope import NONCE_BYTES, Envelope, encode_envelope
 from tests.store.engines import Engine
@@ -259,7 +260,10 @@ async def test_store_of_another_identity_is_told_with_it(store: StoreWithIds, lo
     assert caught.value.identity == await store.identity()
 
 
-async def test_store_that_is_not_there_yet_is_an_error_until_it_is(engine: Engine, log: ArrivalLog) -> None:
+async def test_store_that_is_not_there_yet_is_an_error_until_it_is(
+    engine: Engine, log: ArrivalLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "RETRY_S", 0.0)  # PostgreSQL is asked again at once
     for _ in range(2):
         with pytest.raises(StoreError, match="there is n"):
             await log.after(BEFORE_ALL, 1, of="")

@@ -6,7 +6,7 @@ have deleted before it (`StoredHistory.removed_until`).
 
 If a client hangs up amid a statement, the statement goes on to its end, and its connection has no other turn before. To
 break it off would cost the connection: clients that hang up again and again would have the server make new ones, which
-is far more work than their statements.
+is far more work than their statements. Only one that takes long is broken off: the database says nothing any more.
 """
 
 import asyncio
@@ -38,6 +38,10 @@ class Removed:
     def note(self, until: int, pruned: int) -> None:
         """Somebody has heard of it. It never goes back."""
         self.until, self.pruned = max(self.until, until), max(self.pruned, pruned)
+
+
+LEFT_ALONE_S = 1.0
+"""How long a statement that nobody waits for may still take. Ours take milliseconds."""
 
 
 class ReaderPool:
@@ -72,15 +76,23 @@ class ReaderPool:
         link = await self._pool.take(payer, likely)
         turn = asyncio.create_task(self._turn(link, sql, parameters, work - likely, payer))
         self._running.add(turn)
-        turn.add_done_callback(self._running.discard)
+        turn.add_done_callback(self._ended)
         payer.charge(work)
         try:
             row = await asyncio.shield(turn)
+        except asyncio.CancelledError:
+            asyncio.get_running_loop().call_later(LEFT_ALONE_S, turn.cancel)
+            raise
         except Unreachable as error:
             raise StoreError(f"cannot read the store: {error}") from error
         except asyncpg.PostgresError as error:
             raise StoreError(f"cannot read the store: {self._failures.not_read(error)}") from error
         return tuple(row)
+
+    def _ended(self, turn: asyncio.Task[Any]) -> None:
+        self._running.discard(turn)
+        if not turn.cancelled():
+            turn.exception()  # is raised by whoever waits for it: perhaps nobody does any more
 
     async def _turn(
         self, link: DatabaseLink, sql: str, parameters: Sequence[object], unlikely: int, payer: Payer

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from mailserver.errors import StoreError
-from mailserver.store.postgres import connections, others, writer
+from mailserver.store.postgres import connections, others, readers, writer
 from mailserver.store.postgres.failures import StoreFailures, Unreachable
 from mailserver.store.postgres.store import PostgresStore, open_store
 from mailserver.store.retention import END_OF_TIME, Surplus
@@ -24,6 +24,8 @@ from tests.store.samples import new_envelopes, raws
 from tests.waiting import turns, until
 
 pytestmark = pytest.mark.integration
+
+BACKENDS = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
 
 
 @pytest.fixture
@@ -88,14 +90,16 @@ async def test_connection_that_is_not_fit_for_use_is_not_made_again_at_once(
     assert attempts == 1
 
 
-async def test_whoever_hangs_up_amid_a_search_costs_no_connection(own_server: Server) -> None:
-    backends = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+async def test_whoever_hangs_up_amid_a_search_costs_no_connection(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "LEFT_ALONE_S", 3600.0)
     locked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
     schema = new_schema(own_server)
     async with open_store(own_server.url(schema)) as store:
         await store.put(new_envelopes(1))
         await asyncio.gather(*(store.find(EVERYTHING, 10) for _ in range(5)))  # by all connections
-        before = {*own_server.sql(backends).split()}
+        before = {*own_server.sql(BACKENDS).split()}
         holder = await asyncpg.connect(own_server.url(schema))
         try:
             for _ in range(3):
@@ -112,7 +116,51 @@ async def test_whoever_hangs_up_amid_a_search_costs_no_connection(own_server: Se
         finally:
             await holder.close()
 
-        assert before <= {*own_server.sql(backends).split()}
+        assert before <= {*own_server.sql(BACKENDS).split()}
+
+
+async def test_search_that_nobody_waits_for_gives_its_connection_up_if_the_database_says_nothing(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "LEFT_ALONE_S", 0.01)
+    async with open_store(own_server.url(new_schema(own_server))) as store:
+        await store.put(new_envelopes(1))
+        await asyncio.gather(*(store.find(EVERYTHING, 10) for _ in range(5)))
+        before = {*own_server.sql(BACKENDS).split()}
+        with own_server.hanging():
+            searches = [asyncio.create_task(store.find(EVERYTHING, 10)) for _ in range(10)]
+            await turns()
+            for search in searches:
+                search.cancel()
+            await asyncio.wait(searches)
+            await until(is_nothing_read)
+
+        assert await found(store) == raws(new_envelopes(1))
+        await until(lambda: not before <= {*own_server.sql(BACKENDS).split()})
+
+
+def is_nothing_read() -> bool:
+    return not any("ReaderPool._turn" in repr(task) for task in asyncio.all_tasks())
+
+
+async def test_search_that_fails_when_nobody_waits_for_it_leaves_no_traceback(
+    own_server: Server, store: PostgresStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(readers, "LEFT_ALONE_S", 3600.0)
+    await store.put(new_envelopes(1))
+    own_server.hang()
+    searches = [asyncio.create_task(store.find(EVERYTHING, 10)) for _ in range(10)]
+    await turns()
+    for search in searches:
+        search.cancel()
+    await asyncio.wait(searches)
+    assert not is_nothing_read()
+
+    own_server.kill()
+    await until(is_nothing_read)
+    gc.collect()
+
+    assert "never retrieved" not in caplog.text
 
 
 async def test_lost_database_confirms_nothing_and_says_so_and_recovers_by_itself(
@@ -347,8 +395,7 @@ async def test_database_that_hangs_refuses_in_time(
 ) -> None:
     monkeypatch.setattr(writer, "GROUP_TIMEOUT_S", 0.2)
     await store.put(new_envelopes(1))
-    backends = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-    pids = [int(pid) for pid in own_server.sql(backends).split()]
+    pids = [int(pid) for pid in own_server.sql(BACKENDS).split()]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     began = time.monotonic()
