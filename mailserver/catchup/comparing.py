@@ -204,13 +204,8 @@ class Comparing:
             except (NotIndexedYet, StoreBusy) as error:
                 raise _CannotCompare(str(error)) from error
         if passed_over:
-            log.info(
-                "seconds with too much to compare are passed over source=%s count=%d newest=%d oldest=%d",
-                self._source,
-                len(passed_over),
-                passed_over[0],
-                passed_over[-1],
-            )
+            count, newest, oldest = len(passed_over), passed_over[0], passed_over[-1]
+            log.info("seconds passed over source=%s count=%d newest=%d oldest=%d", self._source, count, newest, oldest)
 
     async def _compare(self, session: "_Session", part: MissingRange, rounds: "_Rounds") -> None:
         """Compare a range, message by message. What a message has shown to be missing is fetched before the next.
