@@ -231,9 +231,8 @@ class DatabaseLink:
             connection = await connect(self._url, STATEMENT_TIMEOUT_S)
         except (*ERRORS, ValueError) as error:
             failure = unreachable(error)
-            if not isinstance(
-                failure, Refusing
-            ):  # others may have connections: it would be said and taken back by turns
+            # If there are too many, others may have one: it would be said and taken back by turns.
+            if not isinstance(failure, Refusing):
                 self._failures.reached(str(failure))
             raise failure from error
         is_set_up = False
