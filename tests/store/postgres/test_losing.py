@@ -157,8 +157,11 @@ async def test_search_that_fails_when_nobody_waits_for_it_leaves_no_traceback(
     assert not is_nothing_read()
 
     own_server.kill()
-    await until(is_nothing_read)
-    gc.collect()
+    try:
+        await until(is_nothing_read)
+        gc.collect()
+    finally:
+        own_server.start()
 
     assert "never retrieved" not in caplog.text
 
